@@ -26,8 +26,9 @@ from timing import interleaved
 
 from nncdbg.nan_watch.corpus import WatchTask, run_corpus
 from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.watching import WatchCriteria
 from nncdbg.opening.configuration import RunConfiguration
-from nncdbg.opening.corpus.engines import PROCESSES, open_engine
+from nncdbg.opening.corpus.engines import PROCESSES, CaseExecution, open_engine
 from nncdbg.opening.corpus.source import CorpusProgram
 
 BAR = 1.2
@@ -40,10 +41,13 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from nncdbg.nan_watch.corpus import run_corpus
 from nncdbg.nan_watch.corpus import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.watching import WatchCriteria
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.corpus.engines import CaseExecution
 from nncdbg.opening.corpus.source import CorpusProgram
-task = WatchTask(CorpusProgram(RunConfiguration(program=sys.argv[1])), Gates.of("nan,inf,uninitialized"))
-report = run_corpus(task, sys.argv[2], jobs=1)
+source = CorpusProgram(RunConfiguration(program=sys.argv[1]))
+task = WatchTask(source, WatchCriteria(Gates.of("nan,inf,uninitialized")))
+report = run_corpus(task, sys.argv[2], CaseExecution(1))
 assert report.ok, report.cases[0]
 assert len(report.cases) == int(sys.argv[3])
 print(getrusage(RUSAGE_SELF).ru_maxrss + getrusage(RUSAGE_CHILDREN).ru_maxrss)
@@ -71,10 +75,10 @@ def peak(model: Path, folder: Path, count: int) -> tuple[int, float]:
 def on_dask(model: Path, folder: Path) -> dict[str, Any]:
     """Return the figure of the times on Dask and on own processes, in turn."""
     source = CorpusProgram(RunConfiguration(program=str(model)))
-    task = WatchTask(source, Gates.of("nan,inf,uninitialized"))
+    task = WatchTask(source, WatchCriteria(Gates.of("nan,inf,uninitialized")))
 
     def watched(executor: str | Executor) -> None:
-        report = run_corpus(task, folder, jobs=WORKERS, executor=executor)
+        report = run_corpus(task, folder, CaseExecution(WORKERS, executor))
         assert report.ok, report
         assert len(report.cases) == CASES, report
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nncdbg.commands.expression_help import SYNTAX
+from nncdbg.commands.session_files import SYNTAX
 from nncdbg.expression.functions import GROUPS, PARAMETERS, SPELLINGS
 
 _HEAD = """# Expressions

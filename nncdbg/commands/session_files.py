@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.commands import expression_help
 from nncdbg.commands.shortcuts import SHORTCUTS
 from nncdbg.commands.table import GROUPS, TABLE, Command, command, find, load_extensions, needs, no_arguments
 from nncdbg.errors import UsageError
+from nncdbg.expression.functions import FUNCTIONS, function_name
+from nncdbg.expression.functions import GROUPS as FUNCTION_GROUPS
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -21,6 +22,53 @@ if TYPE_CHECKING:
 
 _WIDTH = 80
 """Maximum number of columns of the overview."""
+
+
+SYNTAX: tuple[tuple[str, str], ...] = (
+    ("%h", "a value; the name h without % also works"),
+    ('%"odd name"', "a value with other characters in its name"),
+    ("%h[0, 2:5]  %h[..., None]", "indices, slices and new axes, as in NumPy"),
+    ("%h[%h > 0]", "the elements where a mask is true"),
+    ("+ - * / // **", "arithmetic; mod(a, b) is the remainder"),
+    ("%a @ %b", "the matrix product"),
+    ("< <= == != > >=", "comparison; you can chain: 0 < %h < 1"),
+    ("and or not", "logic with single truth values"),
+    ("& | ^ ~", "bitwise logic on tensors of integers or bools"),
+    ("a if c else b", "a if c is true, otherwise b"),
+    ("[1, 2]  true  inf  nan  None", "literals; a list is a tensor"),
+    ("mean(%h)  %h.mean(axis=0)", "a function call, also as a method"),
+    ("%h.shape  %h.T", "attributes: shape dtype size ndim nbytes T"),
+    ("np.abs(%h)  max(%h, dim=1)", "names from NumPy and PyTorch also work"),
+    ("$out $out1  $in0 $in1", "results and operands of the current statement"),
+    ("$iter $op $line", "iteration, op and line of the current statement"),
+    ("$step $epoch", "step and epoch of the training, from 0"),
+    ("$stream", "stream of the current statement in a schedule; -1 is the host"),
+    ("$x = EXPR", "define the name $x, for later expressions"),
+    ("$_", "the last printed value"),
+)
+"""Syntax forms and their meanings."""
+
+
+def _expression_overview(width: int) -> Iterator[str]:
+    """Yield the lines of `help expressions`, at most `width` characters each."""
+    for example, meaning in SYNTAX:
+        yield f"  {example:<29} {meaning}"
+    yield "Functions (`help NAME` explains one):"
+    for title, group in FUNCTION_GROUPS.items():
+        words = f"{title}: {' '.join(group)}"
+        yield from wrap(words, max(20, width), initial_indent="  ", subsequent_indent="    ")
+
+
+def _function_help(word: str) -> list[str] | None:
+    """Return the help of one function; None for other words."""
+    name = function_name(word)
+    if name is None:
+        return None
+    function = FUNCTIONS[name]
+    lines = [function.usage(name), f"Return {function.help}."]
+    if function.torch:
+        lines.append(f"{function.torch}.")
+    return lines
 
 
 @command("source", group="session", arguments="FILE", completes=("file",))
@@ -121,9 +169,9 @@ def help_(session: CommandSession, text: str) -> None:
         for keys, line, what in SHORTCUTS:
             session.screen.put(f"  {keys:<17} {line:<10} {what}".rstrip())
     elif text == "expressions":
-        for line in expression_help.overview(session.screen.layout.width):
+        for line in _expression_overview(session.screen.layout.width):
             session.screen.put_line(Text(line))
-    elif text not in TABLE and (function := expression_help.explained(text)) is not None:
+    elif text not in TABLE and (function := _function_help(text)) is not None:
         for line in function:
             session.screen.put(line)
     else:

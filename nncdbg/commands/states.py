@@ -13,7 +13,6 @@ from nncdbg.commands.changing import branches, marks
 from nncdbg.commands.model import model, ops_text
 from nncdbg.commands.stack import where
 from nncdbg.commands.table import command
-from nncdbg.commands.units import dead_units
 from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
 from nncdbg.presentation.buffers import buffer_text, sharer_text
@@ -27,7 +26,7 @@ from nncdbg.text.torch_names import origin_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.target.records import AwaitedEvent, Stream
+    from nncdbg.target.records import AwaitedEvent, DeadUnits, Stream
     from nncdbg.text.listing import Site
 
 _MANY = 100
@@ -339,6 +338,29 @@ def _program(session: CommandSession, text: str) -> None:
     session.screen.put(f"ops: {ops_text(counts)}")
 
 
+def _dead_units(session: CommandSession, text: str) -> None:
+    """Show how many units of each activation were flat for all samples of the steps in the history."""
+    measured = session.target.dead_units()
+    if measured is None:
+        session.screen.put("no step has ended yet")
+        return
+    first, last, activations = measured
+    session.screen.put(f"steps {first} to {last}:")
+    for each in activations:
+        session.screen.put_line(Text(f"  {_dead_row(each)}"))
+    if not activations:
+        session.screen.put("  no activation that a gradient passes has results that can be flat")
+
+
+def _dead_row(each: DeadUnits) -> str:
+    calls = "".join(f", called at line {call.line}" for call in each.calls[-1:])
+    flat = " or ".join(f"{value:g}" for value in each.flat)
+    return (
+        f"%{name_text(each.name)} = {each.place.op}, line {each.place.line}{calls}: "
+        f"{each.dead} of {each.units} units were {flat} for all {each.samples:,} samples"
+    )
+
+
 def _tracks(session: CommandSession, text: str) -> None:
     from nncdbg.presentation.tracks import put_tracks
 
@@ -363,7 +385,7 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "inputs": _inputs,
     "states": _states,
     "tracks": _tracks,
-    "units": dead_units,
+    "units": _dead_units,
     "args": _arguments,
     "locals": _locals,
     "values": _values,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 
 from nncdbg.errors import UsageError
-from nncdbg.opening.command_line import ArgumentParser
+from nncdbg.opening.command_line import ArgumentParser, one_shot, option
 from nncdbg.process.address_space import check_address_space
 
 TOKEN = "NNCDBG_DAP_TOKEN"
@@ -17,15 +17,22 @@ SWITCH = 0.0005
 """Thread switch interval in seconds: the running program yields to the client's thread after it."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Serve clients; return the exit code."""
-    parser = ArgumentParser("nncdbg dap", "Serve the Debug Adapter Protocol, over stdio by default.")
+def _add_address(parser: ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="HOST:PORT", help="serve TCP clients, one at a time")
     where.add_argument("--socket", metavar="PATH", help="serve clients on a Unix socket, one at a time")
-    words = f"token that clients must send as `connect.token` (default: the variable {TOKEN})"
-    parser.add_argument("--token", help=words)
-    options = parser.parse_args(arguments)
+
+
+@one_shot(
+    "nncdbg dap",
+    "Serve the Debug Adapter Protocol, over stdio by default.",
+    _add_address,
+    option(
+        "--token", help=f"token that clients must send as `connect.token` (default: the variable {TOKEN})"
+    ),
+)
+def main(options: Namespace) -> int:
+    """Serve clients; return the exit code."""
     check_address_space()
     sys.setswitchinterval(SWITCH)
     if options.token == "":

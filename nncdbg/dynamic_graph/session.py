@@ -193,7 +193,11 @@ class Eager(RichOutput):
 
         program = self.program
         write_folder(
-            directory, program, program.saved.inputs, backend=program.saved.backend, title="eager trace"
+            directory,
+            program,
+            program.saved.inputs,
+            settings={"backend": program.saved.backend},
+            title="eager trace",
         )
 
     @property

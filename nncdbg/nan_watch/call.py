@@ -17,12 +17,13 @@ from nncdbg.engine.ops.declaration import revision
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.measuring.gates import USUAL, Gates, ReportContext
 from nncdbg.nan_watch.records import Report
-from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation, watch_runs
+from nncdbg.nan_watch.watching import MAX_FINDINGS, WatchCriteria, usual_allocation, watch_runs
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from nncdbg.nan_watch.recording import Recording
+    from nncdbg.opening.corpus.engines import CaseExecution
 
 
 def watch(
@@ -68,8 +69,10 @@ def watch(
     machine = {"backend": backend, "allocator": allocator, "seed": seed}
     if (inputs_dir, jobs, executor, budget) == (None,) * 4:
         return _watch_program(load(program), inputs, judged, machine, fields)
-    corpus = {"jobs": jobs, "executor": executor or "processes", "budget": budget}
-    return _watch_cases(program, inputs, judged, {**machine, **fields}, inputs_dir, corpus)
+    from nncdbg.opening.corpus.engines import PROCESSES, CaseExecution
+
+    execution = CaseExecution(jobs, executor or PROCESSES, budget)
+    return _watch_cases(program, inputs, judged, {**machine, **fields}, inputs_dir, execution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,9 @@ class _Judged:
     against: str | os.PathLike[str] | None
 
     @property
-    def gates(self) -> Gates:
-        return Gates.of(self.fail_on, strict=self.strict, in_place_states=self.in_place_states)
+    def criteria(self) -> WatchCriteria:
+        gates = Gates.of(self.fail_on, strict=self.strict, in_place_states=self.in_place_states)
+        return WatchCriteria(gates, self.max_findings, good_run(self.against), self.record)
 
 
 def _watch_cases(
@@ -95,22 +99,17 @@ def _watch_cases(
     judged: _Judged,
     arguments: Mapping[str, Any],
     folder: str | os.PathLike[str] | None,
-    corpus: Mapping[str, Any],
+    execution: CaseExecution,
 ) -> Report:
     from nncdbg.nan_watch.corpus import WatchTask, run_corpus
     from nncdbg.opening.corpus.source import called_program
 
-    gates = judged.gates
+    criteria = judged.criteria
     source, loaded = called_program(program, inputs, {**arguments, "in_place_states": judged.in_place_states})
     report = run_corpus(
-        WatchTask(source, gates, judged.max_findings, good=good_run(judged.against)),
-        folder,
-        runs=judged.runs,
-        record_to=judged.record,
-        seed=source.configuration.seed,
-        **corpus,
+        WatchTask(source, criteria), folder, execution, runs=judged.runs, seed=source.configuration.seed
     )
-    report.watched = ReportContext.of(loaded, gates)
+    report.watched = ReportContext.of(loaded, criteria.gates)
     return report
 
 
@@ -123,8 +122,9 @@ def _watch_program(
 ) -> Report:
     arguments = program.saved.completed(**machine)
     backend, allocator, seed = arguments["backend"], arguments["allocator"], arguments["seed"]
-    gates, good, in_place_states = judged.gates, good_run(judged.against), judged.in_place_states
-    measured = gates.measured or gates.ranges or good is not None or judged.record is not None
+    criteria, in_place_states = judged.criteria, judged.in_place_states
+    gates = criteria.gates
+    measured = criteria.measures or gates.ranges
     on_host = isinstance(backend, str) and backend_of(backend).on_host
     reused = on_host and judged.runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
     reused = reused and not in_place_states
@@ -147,16 +147,7 @@ def _watch_program(
         compiled = debugger.loaded
         return debugger
 
-    report = watch_runs(
-        make,
-        gates,
-        model=program.source or "",
-        seed=seed,
-        runs=judged.runs,
-        max_findings=judged.max_findings,
-        good=good,
-        record_to=judged.record,
-    )
+    report = watch_runs(make, criteria, model=program.source or "", seed=seed, runs=judged.runs)
     if reused and compiled is not None and not (report.error or report.findings):
         program.kept["watched"] = settings, compiled.release()
     report.watched = ReportContext.of(program, gates)

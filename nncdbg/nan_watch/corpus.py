@@ -17,9 +17,10 @@ from nncdbg.nan_watch.measuring.measuring import Measuring, check_good, verdict
 from nncdbg.nan_watch.measuring.tracks import Track, Tracks
 from nncdbg.nan_watch.recording import Recording, fingerprint, record, write
 from nncdbg.nan_watch.records import OK, TRIPPED, Report, WatchFinding
-from nncdbg.nan_watch.watching import case_of, usual_allocation, watch_run
+from nncdbg.nan_watch.watching import WatchCriteria, case_of, usual_allocation, watch_run
 from nncdbg.opening.corpus.cases import Case, CaseResult, CaseRun, sentences
-from nncdbg.opening.corpus.running import CorpusEnd, run_cases
+from nncdbg.opening.corpus.engines import CaseExecution
+from nncdbg.opening.corpus.running import CorpusEnd, Progress, run_cases
 from nncdbg.opening.corpus.source import CorpusProgram, check_machine, inputs_of_case
 from nncdbg.opening.corpus.worker import reading_inputs
 from nncdbg.opening.programs import OpenedProgram
@@ -130,16 +131,10 @@ def _merged(results: Iterable[CheckResult], runs_with: Counter[CheckResult], run
 
 @dataclass(frozen=True, slots=True)
 class WatchTask:
-    """The program and the gates that all cases share.
-
-    With `keep` the statistics of every statement are sent back; `good` is the recording to compare with.
-    """
+    """The program that all cases share, and what they are judged by."""
 
     source: CorpusProgram
-    gates: Gates
-    max_findings: int = 20
-    keep: bool = False
-    good: Recording | None = None
+    criteria: WatchCriteria
 
     def open(self) -> OpenedWatch:
         """Load the program; raises the errors that affect every case."""
@@ -156,59 +151,57 @@ class OpenedWatch:
     opened: OpenedProgram
 
     @property
-    def statistics(self) -> bool:
-        """Return whether the runs must log statistics."""
-        return self.task.gates.measured or self.task.keep
-
-    @property
     def allocator(self) -> str | Allocation | None:
         configuration = self.opened.configuration
         in_place = configuration.in_place_states
-        return usual_allocation(configuration.allocator, configuration.backend, self.statistics, in_place)
+        statistics = self.task.criteria.measures
+        return usual_allocation(configuration.allocator, configuration.backend, statistics, in_place)
 
     def run(self, job: CaseRun, boxes: Path | None) -> CaseResult:
         """Watch a case; raises the error of a gate that matches nothing, in this and every other case."""
-        task = self.task
+        criteria = self.task.criteria
         with reading_inputs():
             debugger = self.opened.debugger(
                 inputs={**self.opened.configuration.inputs, **inputs_of_case(self.opened, job)},
                 allocator=self.allocator,
                 seed=job.seed,
-                statistics=self.statistics,
+                statistics=criteria.measures,
                 boxes=boxes,
             )
-        measuring = Measuring(debugger, task.gates, keep=task.keep, good=task.good)
-        report = watch_run(debugger, task.gates, max_findings=task.max_findings, measuring=measuring)
+        measuring = Measuring(debugger, criteria.gates, keep=criteria.keeps_statistics, good=criteria.good)
+        report = watch_run(debugger, criteria.gates, max_findings=criteria.max_findings, measuring=measuring)
         return CaseResult(job.index, case_of(job.name, report), (report, measuring.tracks))
 
 
 def run_corpus(
     task: WatchTask,
     folder: str | os.PathLike[str] | None,
+    execution: CaseExecution,
     *,
-    record_to: str | os.PathLike[str] | None = None,
-    **fields: Any,
+    runs: int = 1,
+    seed: int = 0,
+    progress: Progress = lambda done, total: None,
 ) -> Report:
-    """Watch a program with each case of a folder, or several times without one; `fields` as for `run_cases`.
+    """Watch a program with each case of a folder, or several times without one.  Raises as `run_cases` does.
 
-    `record_to` is the file of a recording of all runs together.  After an interruption, or if the executor
-    fails, the report covers the finished cases, with `Report.interrupted` or `Report.error`.
+    A recording is of all runs together.  After an interruption, or if the executor fails, the report covers
+    the finished cases, with `Report.interrupted` or `Report.error`.
 
     A case is `ok`, `tripped`, `failed` (the run), `crashed` (the process), `unreadable`, `unfit`
     (its inputs do not fit) or `not run`.
     """
-    check_good(task.gates, task.good)
-    task = replace(task, keep=task.keep or record_to is not None or task.good is not None)
+    criteria = task.criteria
+    check_good(criteria.gates, criteria.good)
     model = task.source.configuration.program
-    whole = CorpusReport(model, task.gates, task.max_findings)
+    whole = CorpusReport(model, criteria.gates, criteria.max_findings)
 
     def add(result: CaseResult) -> None:
         report, tracks = result.found or (Report(), ())
         whole.add(result.case, report, tracks)
 
-    end = run_cases(task, folder, add, **fields)
+    end = run_cases(task, folder, add, execution, runs=runs, seed=seed, progress=progress)
     whole.end(end)
-    if record_to is not None:
+    if criteria.record_to is not None:
         program = task.source.program or task.source.opened().program
-        write(record(fingerprint(program), model, whole.tracks.ordered()), record_to)
-    return whole.finished(task.good)
+        write(record(fingerprint(program), model, whole.tracks.ordered()), criteria.record_to)
+    return whole.finished(criteria.good)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -126,6 +126,28 @@ def own_memory_words(ops: Iterable[str]) -> str:
 
 MAX_FINDINGS = 20
 """Findings that a report lists by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchCriteria:
+    """What runs are judged by, and what is kept of them."""
+
+    gates: Gates
+    max_findings: int = MAX_FINDINGS
+    good: Recording | None = None
+    """The recording of a good run to compare with."""
+    record_to: str | os.PathLike[str] | None = None
+    """The file of a recording to write."""
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether the statistics of all statements are kept until the end of the runs."""
+        return self.good is not None or self.record_to is not None
+
+    @property
+    def measures(self) -> bool:
+        """Whether the runs must log statistics."""
+        return self.gates.measured or self.keeps_statistics
 
 
 def usual_allocation(
@@ -327,25 +349,26 @@ Move = Callable[[Debugger], "Stop"]
 
 def watch_runs(
     make: MakeDebugger,
-    gates: Gates,
+    criteria: WatchCriteria,
     *,
     model: str = "",
     seed: int = 0,
     runs: int = 1,
-    max_findings: int = MAX_FINDINGS,
-    good: Recording | None = None,
-    record_to: str | os.PathLike[str] | None = None,
     move: Move = Debugger.run,
 ) -> Report:
     """Run a program `runs` times, with the seeds from `seed` on, and return one report.
 
     With several runs, `Report.cases` holds each verdict, and a finding names the run of its first occurrence.
-    `good` is a recording to compare with, `record_to` the file of a recording to write.  Raises UsageError
-    for a gate that matches nothing, LoadError for a recording that cannot be written.
+    Raises UsageError for a gate that matches nothing, LoadError for a recording that cannot be written.
     """
     if runs < 1:
         raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
-    measures = gates.measured or good is not None or record_to is not None
+    gates, max_findings, good, measures = (
+        criteria.gates,
+        criteria.max_findings,
+        criteria.good,
+        criteria.measures,
+    )
     if runs == 1 and not measures and not gates.ranges:
         debugger = make(seed, False)
         report = watch_run(debugger, gates, max_findings=max_findings, run=lambda: move(debugger))
@@ -368,8 +391,8 @@ def watch_runs(
             measuring=measuring,
         )
         whole.add(case_of(f"seed {each}", report), report, measuring.tracks)
-    if record_to is not None:
-        write(record(fingerprint(debugger.program), model, whole.tracks.ordered()), record_to)
+    if criteria.record_to is not None:
+        write(record(fingerprint(debugger.program), model, whole.tracks.ordered()), criteria.record_to)
     return whole.finished(good)
 
 

@@ -23,6 +23,7 @@ from nncdbg.process.address_space import check_address_space
 if TYPE_CHECKING:
     from nncdbg.comparison.launches import PlacedPlan
     from nncdbg.ir.records import Program
+    from nncdbg.opening.corpus.engines import CaseExecution
 
 T = TypeVar("T")
 
@@ -128,6 +129,13 @@ def one_shot(
     return lambda run: OneShotCommand(run, name, description, parts, texts, check, runs_script)
 
 
+def check_least(parser: ArgumentParser, options: Namespace, name: str, words: str = "use 1 or more") -> None:
+    """Raise UsageError for a number below 1."""
+    number = getattr(options, name)
+    if number is not None and number < 1:
+        parser.error(f"--{name.replace('_', '-')} {number}: {words}")
+
+
 def script_arguments(
     parser: argparse.ArgumentParser, arguments: Sequence[str]
 ) -> tuple[list[str], list[str]]:
@@ -208,16 +216,16 @@ def _adder(title: str, *names: str, **more: Any) -> Callable[[ArgumentParser], N
 add_opening = _adder(_MODEL, "flat", "training", "stores", "steps", "states", "strict_states")
 """Add the options for opening a model."""
 
-add_order = _adder(_RUN, "order")
+_add_order = _adder(_RUN, "order")
 """Add the order of a schedule in which the program runs."""
 
-add_tracks = _adder(_RUN, "tracks")
+_add_tracks = _adder(_RUN, "tracks")
 """Add the numbers to track in each step."""
 
 add_kernels = _adder(_KERNELS, "kernels", "kernel_file")
 """Add the backends of single statements."""
 
-add_journal = _adder(
+_add_journal = _adder(
     _JOURNAL,
     *("journal", "checkpoint_every", "checkpoint_budget", "journal_statistics"),
     *("journal_values", "journal_values_every", "journal_codec", "on_journal_error", "note"),
@@ -231,8 +239,29 @@ add_states_in_place = _adder(_KERNELS, "in_place_states")
 add_outputs = _adder(_RUN, "outputs")
 """Add the values to compute in a partial run."""
 
-add_check = _adder(_RUN, "check", choices=["micro"])
+_add_check = _adder(_RUN, "check", choices=["micro"])
 """Add the comparison of kernels with their micro programs."""
+
+
+def add_run(parser: ArgumentParser) -> None:
+    """Add the model, and all options for running it and for the journal of the run."""
+    for add in (add_model, add_machine, add_kernels, add_states_in_place, _add_journal, _add_tracks):
+        add(parser)
+
+
+def add_complete_run(parser: ArgumentParser) -> None:
+    """Add the same options, those for a part or an order of the program, and the check of kernels."""
+    for add in (add_run, _add_order, add_outputs, _add_check):
+        add(parser)
+
+
+def add_script(parser: ArgumentParser, metavar: str = "SCRIPT") -> None:
+    """Add the script of a command that runs one, or a module in its place."""
+    words = f"a Python file, run as `python {metavar} ARGUMENT ...`"
+    parser.add_argument("script", metavar=metavar, nargs="?", help=words)
+    words = "run a module, as `python -m MODULE ARGUMENT ...`"
+    parser.add_argument("-m", dest="module", metavar="MODULE", help=words)
+
 
 add_recording = _adder(_SESSION, "record")
 """Add the file in which the session is recorded."""
@@ -242,12 +271,6 @@ def add_verification(parser: ArgumentParser) -> None:
     """Add the check that observing does not change the run."""
     words = "verify first that observers change no bit of an output"
     parser.add_argument("--verify-observers", action="store_true", help=words)
-
-
-def add_determinism(parser: ArgumentParser) -> None:
-    """Add the check that a second run has the same bits."""
-    words = "verify that a second run, and the recorded step, have the same bits"
-    parser.add_argument("--verify-determinism", action="store_true", help=words)
 
 
 def add_machine(parser: ArgumentParser, default_allocator: str = "") -> None:
@@ -430,14 +453,11 @@ def check_corpus(parser: ArgumentParser, options: Namespace) -> None:
             parser.error(f"--executor needs several runs: add {ways}")
 
 
-def corpus_fields(options: Namespace) -> dict[str, Any]:
-    """Return the arguments of `run_cases` that the options of `add_corpus` give."""
-    return {
-        "jobs": options.jobs,
-        "executor": options.executor or "processes",
-        "budget": options.budget,
-        **({"runs": options.runs} if "runs" in options else {}),
-    }
+def case_execution(options: Namespace) -> CaseExecution:
+    """Return how the cases run that the options of `add_corpus` describe."""
+    from nncdbg.opening.corpus.engines import PROCESSES, CaseExecution
+
+    return CaseExecution(options.jobs, options.executor or PROCESSES, options.budget)
 
 
 def add_schedule(parser: ArgumentParser) -> None:

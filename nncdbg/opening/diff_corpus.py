@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from nncdbg.engine.divergence.lockstep import compared
 from nncdbg.engine.frontends import ProgramSource
 from nncdbg.errors import NncdbgError, UnsupportedOp
 from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case, CaseResult, CaseRun, sentences
-from nncdbg.opening.corpus.engines import PROCESSES
-from nncdbg.opening.corpus.running import run_cases
+from nncdbg.opening.corpus.engines import PROCESSES, CaseExecution
+from nncdbg.opening.corpus.running import Progress, run_cases
 from nncdbg.opening.corpus.source import CorpusProgram, called_program, check_machine, inputs_of_case
 from nncdbg.opening.corpus.worker import reading_inputs
+from nncdbg.opening.diff import SideB
 from nncdbg.opening.diff_corpus_report import DiffCase, DiffCorpusReport
 from nncdbg.opening.programs import OpenedProgram
 
@@ -31,31 +32,28 @@ from nncdbg.opening.programs import OpenedProgram
 
 @dataclass(frozen=True, slots=True)
 class DiffTask:
-    """Two programs, or one and how side B runs it, for all cases.
+    """Two programs, or one, and how side B runs, for all cases.
 
-    Without `b`, side B is the program `a` with another backend, allocator or element type.
+    Without `b`, side B is the program `a`.
     """
 
     a: CorpusProgram
     b: CorpusProgram | None = None
-    backend_b: str | None = None
-    allocator_b: str | None = None
-    dtype_b: str | None = None
+    side_b: SideB = SideB()
     tolerance: Tolerance = Tolerance()
-    kernels_b: Mapping[str, str] = field(default_factory=dict)
-    """The backends of single statements of side B."""
 
     def open(self) -> OpenedDiff:
         """Load both programs; raises the errors that affect every case."""
         a = self.a.opened()
         b = a if self.b is None else self.b.opened()
         configuration = b.configuration if b.program.saved.origin else a.configuration
-        program = b.program if self.dtype_b is None else cast_program(b.program, self.dtype_b)
+        side_b = self.side_b
+        program = b.program if side_b.dtype is None else cast_program(b.program, side_b.dtype)
         other = replace(
             configuration,
-            backend=self.backend_b or b.configuration.backend,
-            allocator=self.allocator_b or configuration.allocator,
-            kernels={**configuration.kernels, **self.kernels_b},
+            backend=side_b.backend or b.configuration.backend,
+            allocator=side_b.allocator or configuration.allocator,
+            kernels={**configuration.kernels, **side_b.kernels},
             dims={},
         )
         sides = OpenedDiff(self, a, OpenedProgram(program, other))
@@ -143,12 +141,18 @@ def diff_corpus(
     sides = [None if each is None else called_program(each, inputs, arguments)[0] for each in (a, b)]
     assert sides[0] is not None
     tolerance = Tolerance(rtol, atol, ulp)
-    task = DiffTask(sides[0], sides[1], backend_b, allocator_b, dtype_b, tolerance)
-    return run_diff_corpus(task, inputs_dir, jobs=jobs, executor=executor, budget=budget)
+    side_b = SideB(backend=backend_b, allocator=allocator_b, dtype=dtype_b)
+    task = DiffTask(sides[0], sides[1], side_b, tolerance)
+    return run_diff_corpus(task, inputs_dir, CaseExecution(jobs, executor, budget))
 
 
-def run_diff_corpus(task: DiffTask, folder: str | os.PathLike[str], **fields: Any) -> DiffCorpusReport:
-    """Compare two programs with each case of a folder; `fields` are as for `run_cases`."""
+def run_diff_corpus(
+    task: DiffTask,
+    folder: str | os.PathLike[str],
+    execution: CaseExecution,
+    progress: Progress = lambda done, total: None,
+) -> DiffCorpusReport:
+    """Compare two programs with each case of a folder.  Raises as `run_cases` does."""
     report = DiffCorpusReport()
     notes: Counter[str] = Counter()
 
@@ -156,7 +160,7 @@ def run_diff_corpus(task: DiffTask, folder: str | os.PathLike[str], **fields: An
         report.cases.append(result.case)
         notes.update(result.found or ())
 
-    end = run_cases(task, folder, add, seed=task.a.configuration.seed, **fields)
+    end = run_cases(task, folder, add, execution, seed=task.a.configuration.seed, progress=progress)
     if end.note:
         report.notes.append(end.note)
     report.notes += sentences(notes, len(report.cases))

@@ -110,10 +110,14 @@ def _reference(key: str, array: Array, weights: dict[str, Array]) -> Reference:
 
 @dataclass(frozen=True, slots=True)
 class FolderFinding:
-    """The finding at which a repro bundle opens: its facts, and the statements that run before it."""
+    """The finding at which a repro bundle opens."""
 
     facts: dict[str, Any]
     statements: int
+    """The number of statements that run before it."""
+    model: str
+    """The source of the program that was reduced."""
+    readme: str
 
 
 def write_folder(
@@ -121,22 +125,17 @@ def write_folder(
     program: Program,
     inputs: Mapping[str, Any],
     *,
-    backend: str = "numpy",
     settings: Mapping[str, Any] | None = None,
     finding: FolderFinding | None = None,
     title: str = "",
     notes: Sequence[str] = (),
-    model: str = "",
-    versions: Mapping[str, str] | None = None,
-    readme: str | None = None,
 ) -> None:
     """Write a program with its weights and inputs as a folder that `nncdbg DIR` opens.
 
     `inputs` has a value for each input of the program: an array, a list of arrays for a sequence, None for
-    an absent optional.  `backend` and `settings`, more fields of the run configuration, are used by callers
-    that give no others.  `title` is the line shown when the folder opens, with a note for each of `notes`;
-    a folder with a `finding` is a repro bundle, which shows the finding.  `versions` are of packages, in
-    addition to those of nncdbg, its libraries and the backend.
+    an absent optional.  `settings`, fields of the run configuration, are used by callers that give no
+    others.  `title` is the line shown when the folder opens, with a note for each of `notes`; a folder with
+    a `finding` is a repro bundle, which shows the finding.
 
     The folder is created if missing; otherwise it must be empty or a program folder, which is replaced.  It
     is complete when it appears, and an existing folder keeps its files after an error.
@@ -149,22 +148,22 @@ def write_folder(
     program = self_contained(program)
     tensors, entries = pack(inputs)
     check_inputs(folder, program.graph, entries)
+    saved = {**(settings or {})}
+    saved.setdefault("backend", "numpy")
+    if program.saved.sources:
+        saved["sources"] = to_builtins(program.saved.sources)
     document = FolderDocument(
         format=FORMAT,
-        settings={
-            **(settings or {}),
-            "backend": backend,
-            **({"sources": to_builtins(program.saved.sources)} if program.saved.sources else {}),
-        },
+        settings=saved,
         inputs=entries,
         statements=finding.statements if finding is not None else 0,
         finding=finding.facts if finding is not None else None,
         title=title,
         notes=[*notes],
-        model=model,
-        versions={**versions_of(backend), **(versions or {})},
+        model=finding.model if finding is not None else "",
+        versions=versions_of(saved["backend"]),
     )
-    place, text = folder.resolve(), readme if readme is not None else _readme(folder, document)
+    place, text = folder.resolve(), finding.readme if finding is not None else _readme(folder, document)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(

@@ -24,7 +24,6 @@ from nncdbg.extensions import find as find_extension
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import Address, read_address, resumed_by_script
 from nncdbg.opening.python_programs import is_python_name, load_python_name
-from nncdbg.opening.schedule_logs import is_log_name
 from nncdbg.process.json_document import DocumentKind
 from nncdbg.text.file_names import is_program_folder
 
@@ -68,6 +67,9 @@ def kernel_file_text(measured: Mapping[str, Any]) -> str:
     """Return the text of a kernel file; `measured` is a tuning as a dictionary, with its `kernels`."""
     return json.dumps({"nncdbg_kernels": VERSION, **measured}, indent=1) + "\n"
 
+
+_SCHEDULE_LOGS = (".json", ".jsonl", ".json.gz", ".dot")
+"""Suffixes of files that may be schedule logs."""
 
 # -- programs --------------------------------------------------------------------------------------
 
@@ -151,7 +153,8 @@ def open_program(
     named = is_python_name(path, place)
     if not named and not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
-    if not named and is_log_name(path) and find_extension(FRONTENDS, Path(path).suffix.lower()[1:]) is None:
+    is_log = not named and path.lower().endswith(_SCHEDULE_LOGS)
+    if is_log and find_extension(FRONTENDS, Path(path).suffix.lower()[1:]) is None:
         from nncdbg.opening.schedule_logs.reading import read_schedule_log
 
         log = read_schedule_log(path)

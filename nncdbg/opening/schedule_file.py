@@ -60,15 +60,7 @@ def read_schedule(file: str | os.PathLike[str], program: Program) -> Program:
     Raises UsageError for an unreadable file, a file that is not a schedule, and names that do not exist in
     the program.
     """
-    return _scheduled(_KIND.read(file), program, os.fspath(file))
-
-
-def parse_schedule(content: bytes | str, program: Program, source: str = "the schedule") -> Program:
-    """Return the program with the schedule in a text; raises UsageError as `read_schedule` does."""
-    return _scheduled(_KIND.parse(content, source), program, source)
-
-
-def _scheduled(document: _File, program: Program, source: str) -> Program:
+    document, source = _KIND.read(file), os.fspath(file)
     places = {key_of(path): (path, block) for path, block in blocks(program.graphs)}
     margins: dict[Site, Placement] = {}
     for key, rows in document.graphs.items():

@@ -16,7 +16,6 @@ from nncdbg.text.lexemes import integer_of
 from nncdbg.text.places import place_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.ir.records import Program
 
@@ -47,28 +46,6 @@ class StopSpec:
     hits: str | None = None
     stream: str | None = None
 
-    def add_to(self, debugger: Debugger, *, temporary: bool = False, log: str | None = None) -> Breakpoint:
-        """Set the breakpoint. Raises UsageError, ExpressionError."""
-        return debugger.break_at(
-            line=int(self.name) if self.kind == "line" else None,
-            name=self.name if self.kind == "name" else None,
-            node=self.name if self.kind == "node" else None,
-            graph=self.name if self.kind == "graph" else None,
-            value=self.name if self.kind == "value" else None,
-            source=split_source(self.name) if self.kind == "source" else None,
-            when=self._condition(debugger),
-            hits=self.hits,
-            log=log,
-            temporary=temporary,
-        )
-
-    def _condition(self, debugger: Debugger) -> str | None:
-        """Return the condition, with that of the stream."""
-        if self.stream is None:
-            return self.when
-        on_stream = f"$stream == {stream_number(debugger.program, self.stream)}"
-        return on_stream if self.when is None else f"{on_stream} and ({self.when})"
-
 
 def parse_stop(text: str, *, streams: bool = True) -> StopSpec:
     """Parse a complete location, with `stream N` if `streams`. Raises UsageError if it is invalid."""
@@ -81,12 +58,6 @@ def parse_stop(text: str, *, streams: bool = True) -> StopSpec:
         )
     when, hits = _conditions(rest[found.end() :] if found is not None else rest)
     return StopSpec(kind, name, when, hits, found["stream"] if found is not None else None)
-
-
-def place_lines(debugger: Debugger, text: str) -> tuple[str, tuple[int, ...]]:
-    """Return (kind, lines) of a place in the program.  Raises UsageError for a place that does not exist."""
-    kind, name = parse_place(text)
-    return kind, debugger.breakpoints.lines(kind, split_source(name) if kind == "source" else name)
 
 
 def parse_place(text: str) -> tuple[str, str]:

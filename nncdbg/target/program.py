@@ -33,7 +33,6 @@ from nncdbg.stats import Summary
 from nncdbg.stats.histograms import summarize_by_pieces
 from nncdbg.stats.inspection import ROW_SIZE, summary_of
 from nncdbg.stats.series import TrackedSeries
-from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.target.cells import Cells
 from nncdbg.target.measures import (
     buffers_of,
@@ -182,7 +181,7 @@ class ProgramTarget(Target):
         return self._debugger.breakpoints.placement.named.known[kind]
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
-        return place_lines(self._debugger, place)
+        return ProgramStops(self._debugger).lines(place)
 
     @cached_property
     def source(self) -> SourceView | None:

@@ -12,9 +12,11 @@ from nncdbg.errors import UsageError
 from nncdbg.target.breakpoint_syntax import (
     breakpoint_commands,
     is_computed,
+    parse_place,
     parse_stop,
-    place_lines,
     plain_name,
+    split_source,
+    stream_number,
 )
 from nncdbg.target.records import Place
 from nncdbg.text.places import place_text
@@ -213,7 +215,21 @@ class ProgramStops(Stops):
         return str(_current_line(self._debugger))
 
     def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
-        return _stop_point(parse_stop(text).add_to(self._debugger, temporary=temporary, log=log))
+        spec = parse_stop(text)
+        when = spec.when
+        if spec.stream is not None:
+            on_stream = f"$stream == {stream_number(self._debugger.program, spec.stream)}"
+            when = on_stream if when is None else f"{on_stream} and ({when})"
+        place: dict[str, Any] = {spec.kind: _place(spec.kind, spec.name)}
+        if spec.kind == "line":
+            place["line"] = int(spec.name)
+        made = self._debugger.break_at(**place, when=when, hits=spec.hits, log=log, temporary=temporary)
+        return _stop_point(made)
+
+    def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
+        """Return (kind, lines) of a place.  Raises UsageError if it does not exist."""
+        kind, name = parse_place(place)
+        return kind, self._breakpoints.lines(kind, _place(kind, name))
 
     def set_at(
         self,
@@ -260,7 +276,7 @@ class ProgramStops(Stops):
         return _stop_point(self._breakpoints.add({"assert": expression}, when, hits))
 
     def at(self, place: str) -> Sequence[StopPoint]:
-        kind, lines = place_lines(self._debugger, place)
+        _, lines = self.lines(place)
         there = [
             _stop_point(each)
             for each in self._breakpoints
@@ -310,6 +326,11 @@ def first_conditions() -> Mapping[str, Expression | None]:
     from nncdbg.engine.observers.catching import Catches
 
     return Catches().conditions
+
+
+def _place(kind: str, name: str) -> Any:
+    """Return a place of this kind as the engine takes it: for `source`, (file, line)."""
+    return split_source(name) if kind == "source" else name
 
 
 def _stop_point(breakpoint: Breakpoint) -> StopPoint:

@@ -10,12 +10,13 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.escaping import printable, printable_styled
-from nncdbg.opening.command_line import ArgumentParser
+from nncdbg.opening.command_line import one_shot, option
 from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
@@ -25,14 +26,14 @@ _PATIENCE = 2.0
 """Seconds that the Tab key waits for a response."""
 
 
-def main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg repl",
+    "The terminal of a debug session. Editors start it; `nncdbg MODEL` starts a separate session.",
+    option("--connect", metavar="SOCKET", required=True, help="path of the session's socket"),
+)
+def main(options: Namespace) -> int:
     """Read lines until the user or the session leaves; return the exit code."""
-    description = (
-        "The terminal of a debug session. Editors start it; `nncdbg MODEL` starts a separate session."
-    )
-    parser = ArgumentParser("nncdbg repl", description)
-    parser.add_argument("--connect", metavar="SOCKET", required=True, help="path of the session's socket")
-    path = parser.parse_args(arguments).connect
+    path = options.connect
     if not sys.stdin.isatty():
         raise UsageError("nncdbg repl needs a terminal", hint="pipe commands to `nncdbg MODEL` instead")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -16,16 +16,8 @@ from io import TextIOWrapper
 from nncdbg import extensions
 from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import (
-    add_check,
-    add_journal,
-    add_kernels,
-    add_machine,
-    add_model,
-    add_order,
-    add_outputs,
+    add_complete_run,
     add_prompt,
-    add_states_in_place,
-    add_tracks,
     one_shot,
     option,
 )
@@ -158,15 +150,7 @@ class _Version(argparse.Action):
 @one_shot(
     "nncdbg",
     f"{_DESCRIPTION}\n\ncommands (each has --help):\n{_listed()}",
-    add_model,
-    add_machine,
-    add_kernels,
-    add_states_in_place,
-    add_journal,
-    add_tracks,
-    add_order,
-    add_outputs,
-    add_check,
+    add_complete_run,
     option(
         "--break",
         action="append",

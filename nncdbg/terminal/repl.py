@@ -5,27 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nncdbg.commands.recording.entries import is_recording, read_recording
 from nncdbg.commands.session import CommandSession
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.opening.command_line import configuration_of
-from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.programs import open_program
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.presentation.screen import Screen
 from nncdbg.process.collector import collector_paused
 from nncdbg.process.files import read_regular
 from nncdbg.target.breakpoint_syntax import parse_stop
-from nncdbg.target.program import ProgramTarget
+from nncdbg.target.opened import OpenedTarget
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     import argparse
 
     from nncdbg.opening.configuration import RunConfiguration
-    from nncdbg.opening.programs import OpenedProgram
 
 
 def start(options: argparse.Namespace) -> int:
@@ -41,7 +39,7 @@ def start(options: argparse.Namespace) -> int:
         if "op_libraries" not in configuration.given:
             setup.check_python(allowed=options.allow_python)
         configuration = configuration.completed(setup.supplied(options.model))
-    opened, debugger, session = open_session(configuration, options.model, screen)
+    target, session = open_session(configuration, options.model, screen)
 
     def begin() -> None:
         for text in options.breaks:
@@ -50,7 +48,7 @@ def start(options: argparse.Namespace) -> int:
         _banner(session)
 
     # A replay does not repeat the journal of the recorded session.
-    with journaled(opened, debugger) if writes else nullcontext() as session.journal:
+    with target.journaled() if writes else nullcontext() as session.journal:
         code = converse(session, options, begin)
     if session.journal is None:
         return code
@@ -63,27 +61,24 @@ def start(options: argparse.Namespace) -> int:
 
 def open_session(
     configuration: RunConfiguration, title: str, screen: Screen
-) -> tuple[OpenedProgram, Any, CommandSession]:
-    """Return the program of a configuration, its debugger, and a session on it.
+) -> tuple[OpenedTarget, CommandSession]:
+    """Return the program of a configuration as a target, and a session on it.
 
     The session is on entry, at the finding of a bundle or at a step of a journal.
     """
-    opened, debugger = _open(configuration, screen)
-    session = CommandSession(ProgramTarget(debugger), title, screen)
+    target = _open(configuration, screen)
+    session = CommandSession(target, title, screen)
     session.configuration = configuration
-    return opened, debugger, session
+    return target, session
 
 
 @collector_paused(freeze=True)
-def _open(configuration: RunConfiguration, screen: Screen) -> tuple[OpenedProgram, Any]:
+def _open(configuration: RunConfiguration, screen: Screen) -> OpenedTarget:
     opened = open_program(configuration)
-    debugger = opened.debugger()
+    target = OpenedTarget(opened)
     if opened.folder is not None:
-        at_finding = opened.folder.at_finding
-        if at_finding:
-            debugger.go_to(opened.folder.statements)
-        screen.put(opened.folder.sentence() + ("; `next` shows it" if at_finding else ""))
-    return opened, debugger
+        screen.put(opened.folder.sentence() + ("; `next` shows it" if opened.folder.at_finding else ""))
+    return target
 
 
 def converse(session: CommandSession, options: argparse.Namespace, greet: Callable[[], None]) -> int:

@@ -397,8 +397,7 @@ class RecordedStep(RichOutput):
             directory,
             self.program,
             self._inputs,
-            backend=BACKEND,
-            settings={"checksums": self.program.saved.checksums},
+            settings={"checksums": self.program.saved.checksums, "backend": BACKEND},
             title=title,
             notes=notes,
         )

@@ -104,7 +104,7 @@ def test_invalid_breakpoint_locations_are_refused(text: str) -> None:
 )
 def test_invalid_streams_of_breakpoints_are_refused(place: str) -> None:
     with pytest.raises(UsageError):
-        parse_stop(place).add_to(nncdbg.Debugger(SCHEDULED))
+        ProgramTarget(nncdbg.Debugger(SCHEDULED)).stops.add(place)
 
 
 SCHEDULED = nncdbg.parse(
@@ -126,7 +126,7 @@ def test_a_running_script_has_no_streams() -> None:
 def test_memory_is_counted_by_stream() -> None:
     debugger = nncdbg.Debugger(SCHEDULED, {"x": np.array([1, 2], np.float32)})
     assert "by stream: none" in nncdbg.execute(debugger, "info memory")
-    parse_stop("Add").add_to(debugger)
+    ProgramTarget(debugger).stops.add("Add")
     debugger.run()
     assert "by stream: s0 16 B, s2 8 B" in nncdbg.execute(debugger, "info memory")
 
@@ -146,7 +146,7 @@ def test_memory_is_counted_by_stream() -> None:
 )
 def test_a_breakpoint_of_a_stream_stops_at_its_statements(place: str, lines: list[int]) -> None:
     debugger = nncdbg.Debugger(SCHEDULED, {"x": np.array([1, 2], np.float32)})
-    parse_stop(place).add_to(debugger)
+    ProgramTarget(debugger).stops.add(place)
     stops = []
     while (stop := debugger.run()).reason == "breakpoint":
         stops.append(stop.line)
@@ -159,13 +159,13 @@ def test_a_breakpoint_of_a_stream_stops_at_its_statements(place: str, lines: lis
 )
 def test_a_stream_that_the_program_does_not_use_is_named(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_stop(text).add_to(nncdbg.Debugger(SCHEDULED))
+        ProgramTarget(nncdbg.Debugger(SCHEDULED)).stops.add(text)
     with pytest.raises(UsageError, match="the program has no schedule"):
-        parse_stop("Neg stream 1").add_to(
+        ProgramTarget(
             nncdbg.Debugger(
                 nncdbg.parse("graph @main(%x: f32[2]) -> (%y) {\n  %y = Neg(%x)\n  return %y\n}\n")
             )
-        )
+        ).stops.add("Neg stream 1")
 
 
 @pytest.mark.parametrize(

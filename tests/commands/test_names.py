@@ -24,7 +24,6 @@ from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.reports.text import lines as text_lines
 from nncdbg.presentation.divergence import report_text
 from nncdbg.presentation.screen import Screen
-from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.target.program import ProgramTarget
 from nncdbg.text.short_names import names_of
 
@@ -111,7 +110,7 @@ def try_names(session: CommandSession, text: str, found: Tried, *, shortened: bo
             and token[1:] not in known["value"]
         ):
             # `saved %s` of a call is a place, and the first part of the names of its values.
-            assert place_lines(debugger, token)[1]
+            assert session.target.lines(token)[1]
             continue
         with found.refusing(token):
             read = [*debugger.values.read(token).names]
@@ -121,17 +120,17 @@ def try_names(session: CommandSession, text: str, found: Tried, *, shortened: bo
             if shortened and token != names.spelled(read[0]) and names.has(read[0]):
                 found.doubled[token] = names.spelled(read[0])
             if read[0] in known["value"]:
-                place = place_lines(debugger, token)[1]
+                place = session.target.lines(token)[1]
                 assert place == debugger.breakpoints.lines("value", read[0]), f"another place: {place}"
     for token in tokens(GRAPH, lines):
         found.graphs.add(token)
         with found.refusing(token):
-            place_lines(debugger, token)
+            session.target.lines(token)
     for quoted in dict.fromkeys(NODE.findall(lines)):
         found.nodes.add(quoted)
         with found.refusing(f"node {quoted}"):
-            place_lines(debugger, f"node {quoted}")
-            place_lines(debugger, quoted)
+            session.target.lines(f"node {quoted}")
+            session.target.lines(quoted)
 
 
 def tokens(pattern: re.Pattern[str], text: str) -> Iterator[str]:

@@ -20,20 +20,7 @@ from nncdbg import extensions
 from nncdbg.dap_server.launch_arguments import LaunchArguments
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import SavedRun
-from nncdbg.opening.command_line import (
-    ArgumentParser,
-    add_check,
-    add_journal,
-    add_kernels,
-    add_machine,
-    add_model,
-    add_order,
-    add_outputs,
-    add_recording,
-    add_states_in_place,
-    add_tracks,
-    configuration_of,
-)
+from nncdbg.opening.command_line import ArgumentParser, add_complete_run, add_recording, configuration_of
 from nncdbg.opening.configuration import RunConfiguration, Setting, settings
 from nncdbg.terminal.one_shot import run, text
 from tools.launch_schema import MANIFEST, manifest
@@ -47,15 +34,7 @@ NAMES = [*settings()]
 
 def parser() -> ArgumentParser:
     made = ArgumentParser("nncdbg", "")
-    add_model(made)
-    add_machine(made)
-    add_kernels(made)
-    add_outputs(made)
-    add_states_in_place(made)
-    add_check(made)
-    add_journal(made)
-    add_tracks(made)
-    add_order(made)
+    add_complete_run(made)
     add_recording(made)
     return made
 

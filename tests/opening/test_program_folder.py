@@ -233,7 +233,7 @@ def test_a_model_beside_a_folder_gets_the_inputs_of_the_folder(step: Path, comma
 
 def test_the_saved_backend_runs_it_unless_another_is_given(tmp_path: Path, command: Command) -> None:
     pytest.importorskip("onnxruntime", reason="needs a second backend")
-    write_folder(tmp_path / "f", nncdbg.parse(STEP), INPUTS, backend="onnxruntime")
+    write_folder(tmp_path / "f", nncdbg.parse(STEP), INPUTS, settings={"backend": "onnxruntime"})
     folder = str(tmp_path / "f")
     assert nncdbg.Debugger(folder).backend.name == "onnxruntime"
     assert nncdbg.Debugger(folder, backend="numpy").backend.name == "numpy"
@@ -262,7 +262,10 @@ def test_another_installed_version_is_a_note(tmp_path: Path, command: Command) -
         "no-such-package": "1",
         "pytest": importlib.metadata.version("pytest") + "+cpu",
     }
-    write_folder(tmp_path / "f", nncdbg.parse(STEP), INPUTS, versions=versions)
+    write_folder(tmp_path / "f", nncdbg.parse(STEP), INPUTS)
+    document = json.loads((tmp_path / "f" / "nncdbg.json").read_text())
+    document["versions"] |= versions
+    (tmp_path / "f" / "nncdbg.json").write_text(json.dumps(document))
     note = f"written with numpy 0.9; installed: numpy {installed}; results may differ"
     assert [str(each) for each in nncdbg.Debugger(tmp_path / "f").notes] == [note]
     code, _, err = command("run", str(tmp_path / "f"))
@@ -460,7 +463,7 @@ def test_a_backend_that_is_unknown_or_not_installed_is_named(
     if importlib.util.find_spec(backend) is not None:
         pytest.skip(f"{backend} is installed")
     folder = tmp_path / "f"
-    write_folder(folder, nncdbg.parse(STEP), INPUTS, backend=backend)
+    write_folder(folder, nncdbg.parse(STEP), INPUTS, settings={"backend": backend})
     code, out, err = command(str(folder))
     assert (code, out) == (2, "")
     assert f"{folder} is saved for the backend {backend}: " in err

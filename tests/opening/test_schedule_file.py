@@ -9,16 +9,18 @@ import pytest
 import nncdbg
 from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.errors import UsageError
-from nncdbg.opening.schedule_file import parse_schedule, read_schedule, schedule_text
+from nncdbg.opening.schedule_file import read_schedule, schedule_text
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.nnc"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_file_and_text_have_the_same_schedule(example: Path) -> None:
+def test_file_and_text_have_the_same_schedule(example: Path, tmp_path: Path) -> None:
     program = nncdbg.load(example)
     made = with_schedule(program, streams=3, devices={"*": "cuda:0"})
-    assert parse_schedule(schedule_text(made), program) == made
+    file = tmp_path / "schedule.json"
+    file.write_text(schedule_text(made))
+    assert read_schedule(file, program) == made
     assert nncdbg.Program.parse(made.text()).text() == made.text()
 
 
@@ -49,9 +51,10 @@ def document(graphs: Any, **fields: Any) -> str:
         (document({"main": {}}, streams={"x": "cuda:0"}), "'x' is not the number of a stream"),
     ],
 )
-def test_bad_files_are_named(text: str, message: str) -> None:
+def test_bad_files_are_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "schedule.json").write_text(text)
     with pytest.raises(UsageError) as raised:
-        parse_schedule(text, PROGRAM)
+        read_schedule(tmp_path / "schedule.json", PROGRAM)
     assert message in raised.value.message
     assert raised.value.hint
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -245,6 +246,13 @@ def test_every_command_has_one_line_of_help_and_a_function() -> None:
     assert [*COMMANDS] == [*extensions.BUILT_IN[extensions.ONE_SHOT]]
     assert all(callable(extensions.find(extensions.ONE_SHOT, name)) for name in COMMANDS)
     assert all(callable(extensions.find(extensions.SCRIPTS, name)) for name in ("prompt", "exit", "end"))
+
+
+def test_no_command_builds_its_own_parser(repository: Path) -> None:
+    texts = {path: path.read_text("utf-8") for path in (repository / "nncdbg").rglob("*.py")}
+    assert [path.name for path, text in texts.items() if re.search(r"= \w*\.?ArgumentParser\(", text)] == [
+        "command_line.py"
+    ]
 
 
 def test_version_is_printed(capsys: Capture) -> None:

@@ -12,13 +12,13 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import UsageError
 from nncdbg.escaping import printable, printable_line
-from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
+from nncdbg.opening.command_line import add_model, configuration_of, one_shot, option
 from nncdbg.text.file_names import FOLDER, OWNER, owner_of
 from nncdbg.text.listing import Listing
 
@@ -119,18 +119,18 @@ def _write(file: Path, text: str) -> None:
         raise
 
 
-def main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg listing",
+    f"Write a model's text below {FOLDER} in a workspace; print its path.",
+    add_model,
+    option("--workspace", metavar="FOLDER", default=".", help="the editor's folder (.)"),
+)
+def main(options: Namespace) -> int:
     """Write the listing file of a debug session and print its path; graph text is its own listing."""
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.python_programs import is_python_name, listing_stem
     from nncdbg.text.file_names import PROGRAM
 
-    parser = ArgumentParser(
-        "nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path."
-    )
-    add_model(parser)
-    parser.add_argument("--workspace", metavar="FOLDER", default=".", help="the editor's folder (.)")
-    options = parser.parse_args(arguments)
     model, workspace = Path(options.model), Path(options.workspace)
     opened = open_program(configuration_of(options))
     program = opened.program

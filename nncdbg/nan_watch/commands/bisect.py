@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.comparison.check_results import not_checked
 from nncdbg.errors import UsageError
-from nncdbg.nan_watch.commands import INTERRUPTED, terminable, write_program
+from nncdbg.nan_watch.commands import terminable, write_program
 from nncdbg.nan_watch.commands.races import opened_schedule, search_of
 from nncdbg.opening.command_line import (
     JSON,
@@ -24,10 +24,12 @@ from nncdbg.opening.command_line import (
     add_machine,
     add_model,
     add_schedule,
+    check_least,
     configuration_of,
     one_shot,
     option,
 )
+from nncdbg.presentation.exit_codes import INTERRUPTED
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.text.counting import counted
 
@@ -46,8 +48,7 @@ def _check(parser: ArgumentParser, options: Namespace) -> None:
     for name, value in (of_precision if options.sync else of_schedules).items():
         if value not in (None, []):
             parser.error(f"{name} cannot be combined with --sync" if options.sync else f"{name} needs --sync")
-    if options.schedules is not None and options.schedules < 1:
-        parser.error(f"--schedules {options.schedules}: use 1 or more")
+    check_least(parser, options, "schedules")
 
 
 @one_shot(

@@ -14,6 +14,7 @@ from nncdbg.opening.command_line import (
     add_machine,
     add_model,
     add_schedule,
+    check_least,
     configuration_of,
     one_shot,
     option,
@@ -30,12 +31,9 @@ if TYPE_CHECKING:
 
 
 def _check(parser: ArgumentParser, options: Namespace) -> None:
-    if options.max_findings < 1:
-        parser.error(f"--max-findings {options.max_findings}: list at least one")
-    if options.depth is not None and options.depth < 1:
-        parser.error(f"--depth {options.depth}: use 1 or more")
-    if options.schedules is not None and options.schedules < 1:
-        parser.error(f"--schedules {options.schedules}: use 1 or more")
+    check_least(parser, options, "max_findings", "list at least one")
+    check_least(parser, options, "depth")
+    check_least(parser, options, "schedules")
     if options.output and options.schedules is None and options.first_order is None:
         parser.error("--output writes an order: it needs --schedules or --order")
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.nan_watch.commands import INTERRUPTED, execute, model_parser, terminable
-from nncdbg.opening.command_line import add_json, configuration_of
+from nncdbg.nan_watch.commands import terminable
+from nncdbg.nan_watch.measuring.gates import USUAL
+from nncdbg.opening.command_line import JSON, add_machine, add_model, configuration_of, one_shot, option
+from nncdbg.presentation.exit_codes import INTERRUPTED
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.text.counting import counted
 
@@ -21,33 +23,26 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg reduce",
+    "Reduce MODEL to the smallest program and inputs with the same finding: a repro bundle.",
+    add_model,
+    add_machine,
+    option("-o", "--output", metavar="DIR", help="the bundle (MODEL.reduced)"),
+    option("--state", metavar="FILE", help="save progress in FILE, to resume after an interruption"),
+    option("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})"),
+    option("--strict", action="store_true", help="also count findings that do not affect an output"),
+    JSON,
+    epilog="exit code: 0 reduced, 2 no finding, 130 interrupted (the best result so far is written)",
+)
+def main(options: Namespace) -> int:
     """Return 0 if reduced and verified, 2 if a watch finds nothing, 130 if interrupted."""
-    return execute(_options(arguments), _reduce)
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    from nncdbg.nan_watch.measuring.gates import USUAL
-
-    parser = model_parser(
-        "reduce",
-        "Reduce MODEL to the smallest program and inputs with the same finding: a repro bundle.",
-        epilog="exit code: 0 reduced, 2 no finding, 130 interrupted (the best result so far is written)",
-    )
-    add = parser.add_argument
-    add("-o", "--output", metavar="DIR", help="the bundle (MODEL.reduced)")
-    add("--state", metavar="FILE", help="save progress in FILE, to resume after an interruption")
-    add("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})")
-    add("--strict", action="store_true", help="also count findings that do not affect an output")
-    add_json(parser)
-    return parser.parse_args(arguments)
-
-
-def _reduce(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.configuration import watch_configuration
     from nncdbg.nan_watch.reduction.reducing import ReductionJob, verify
     from nncdbg.opening.programs import open_program
+    from nncdbg.presentation.screen import Screen
 
+    screen = Screen()
     started = time.perf_counter()
     opened = open_program(configuration_of(options))
     # Random inputs are drawn once, here.

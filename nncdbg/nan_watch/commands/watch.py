@@ -9,24 +9,25 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.errors import NncdbgError, StoppedRun, UsageError
-from nncdbg.nan_watch.commands import check_least, execute, model_parser
-from nncdbg.nan_watch.commands.watch_script import main as watch_script
-from nncdbg.nan_watch.commands.watch_script import script_in
+from nncdbg.nan_watch.commands.watch_script import script_in, watch_script
+from nncdbg.nan_watch.measuring.gates import USUAL, ReportContext, table
 from nncdbg.opening.command_line import (
+    JSON,
     ArgumentParser,
     add_corpus,
-    add_journal,
-    add_json,
-    add_kernels,
-    add_states_in_place,
-    add_tracks,
+    add_run,
     add_verification,
+    case_execution,
     check_corpus,
+    check_least,
     configuration_of,
+    one_shot,
+    option,
 )
 from nncdbg.opening.progress import RunningProgram
 from nncdbg.presentation.run_progress import (
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.ir.records import Program
     from nncdbg.nan_watch.configuration import WatchConfiguration
-    from nncdbg.nan_watch.measuring.gates import Gates, ReportContext
+    from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.records import Report
+    from nncdbg.nan_watch.watching import WatchCriteria
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -51,56 +53,6 @@ FILES = ("junit", "sarif", "markdown")
 """Reports that are written to a file, each with an option of its name."""
 
 _CORPUS = "--inputs-dir and --runs"
-
-_EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file could not be read or written,
-           4 the graph failed while running, 130 interrupted; of several codes, the highest"""
-
-
-def _parser() -> ArgumentParser:
-    from nncdbg.nan_watch.measuring.gates import USUAL, table
-
-    width = max(len(gate) for gate, _ in table()) + 2
-    gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
-    parser = model_parser(
-        "watch",
-        "Run a graph and report the op where the first NaN originates, and why.",
-        epilog=(
-            f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}\n\n"
-            "To watch the training of a PyTorch script: nncdbg watch SCRIPT.py --help"
-        ),
-    )
-    add_kernels(parser)
-    add_states_in_place(parser)
-    add_journal(parser)
-    add_tracks(parser)
-    add_verification(parser)
-    add = parser.add_argument
-    add("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})")
-    add(
-        "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
-    )
-    add("--strict", action="store_true", help="also fail on findings that do not affect an output")
-    add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (default: 20)")
-    add_corpus(parser, runs=True)
-    add(
-        "--memory", action="store_true", help="find memory errors: compare runs with and without memory reuse"
-    )
-    add("--plan", metavar="FILE", help="with --memory: check the offsets planned by another framework")
-    add("--write-plan", metavar="FILE", help="with --memory: write nncdbg's own plan of offsets")
-    add("--record", metavar="FILE", help="write the statistics of this run, for --against")
-    add("--against", metavar="FILE", help="compare with the good run recorded in FILE (gate: change)")
-    add(
-        "--baseline",
-        metavar="FILE",
-        help="accept the known findings in FILE; fail only on new findings",
-    )
-    add("--write-baseline", metavar="FILE", help="write the current findings as the baseline")
-    add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
-    add_json(parser)
-    for form in FILES:
-        add(f"--{form}", metavar="FILE", help=f"write a {form} report")
-    add("--github", action="store_true", help="print annotations for GitHub Actions")
-    return parser
 
 
 def _check(parser: ArgumentParser, options: Namespace) -> None:
@@ -145,8 +97,8 @@ def _run_watch(
     if options.memory:
         return _in_memories(options, opened), opened.configuration.inputs
     if options.inputs_dir or options.runs > 1:
-        return _corpus(options, screen, opened, gates), opened.configuration.inputs
-    return _once(options, screen, opened, gates)
+        return _corpus(options, screen, opened, _criteria(options, gates)), opened.configuration.inputs
+    return _once(options, screen, opened, _criteria(options, gates))
 
 
 def _most(options: Namespace) -> int:
@@ -154,11 +106,17 @@ def _most(options: Namespace) -> int:
     return _ALL if options.baseline or options.write_baseline else int(options.max_findings)
 
 
+def _criteria(options: Namespace, gates: Gates) -> WatchCriteria:
+    from nncdbg.nan_watch.call import good_run
+    from nncdbg.nan_watch.watching import WatchCriteria
+
+    return WatchCriteria(gates, _most(options), good_run(options.against or None), options.record)
+
+
 def _once(
-    options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates
+    options: Namespace, screen: Screen, opened: OpenedProgram, criteria: WatchCriteria
 ) -> tuple[Report, dict[str, Any]]:
     """Run once in this process; return the report and the inputs."""
-    from nncdbg.nan_watch.call import good_run
     from nncdbg.nan_watch.watching import usual_allocation, watch_runs
     from nncdbg.opening.journal.recording import journaled
 
@@ -199,16 +157,7 @@ def _once(
                 screen.complain(recorder.problem)
         return stop
 
-    report = watch_runs(
-        make,
-        gates,
-        model=options.model,
-        seed=configuration.seed,
-        max_findings=_most(options),
-        good=good_run(options.against or None),
-        record_to=options.record,
-        move=move,
-    )
+    report = watch_runs(make, criteria, model=options.model, seed=configuration.seed, move=move)
     report.interrupted = interrupted
     if why:
         report.error = StoppedRun(why)
@@ -245,43 +194,81 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
     return watch_memory(opened.program, plan=options.plan, max_findings=_most(options), **fields)
 
 
-def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
-    from nncdbg.nan_watch.call import good_run
+def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, criteria: WatchCriteria) -> Report:
     from nncdbg.nan_watch.corpus import WatchTask, run_corpus
-    from nncdbg.opening.command_line import corpus_fields
     from nncdbg.opening.corpus.source import CorpusProgram
 
-    source = CorpusProgram(opened.configuration, opened.program)
-    task = WatchTask(source, gates, max_findings=_most(options), good=good_run(options.against or None))
+    task = WatchTask(CorpusProgram(opened.configuration, opened.program), criteria)
+    folder, seed = options.inputs_dir, opened.configuration.seed
     with case_progress(screen) as progress:
         return run_corpus(
-            task,
-            options.inputs_dir,
-            seed=opened.configuration.seed,
-            record_to=options.record,
-            progress=progress,
-            **corpus_fields(options),
+            task, folder, case_execution(options), runs=options.runs, seed=seed, progress=progress
         )
 
 
+_GATES = table()
+_WIDTH = max(len(gate) for gate, _ in _GATES) + 2
+
+_EPILOG = "\n".join(
+    (
+        "gates, separated by commas:",
+        *(f"  {gate:<{_WIDTH}}{meaning}" for gate, meaning in _GATES),
+        "",
+        "exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file could not be read or written,",
+        "           4 the graph failed while running, 130 interrupted; of several codes, the highest",
+        "",
+        "To watch the training of a PyTorch script: nncdbg watch SCRIPT.py --help",
+    )
+)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if no gate tripped, 1 if one did, 3 for a file error, 4 if the graph or script failed.
+    """Watch a training in PyTorch if the words name a script, else a model."""
+    return (watch_script if script_in(arguments, watch.parser()) else watch)(arguments)
+
+
+@one_shot(
+    "nncdbg watch",
+    "Run a graph and report the op where the first NaN originates, and why.",
+    add_run,
+    add_verification,
+    option("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})"),
+    option(
+        "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
+    ),
+    option("--strict", action="store_true", help="also fail on findings that do not affect an output"),
+    option("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (default: 20)"),
+    partial(add_corpus, runs=True),
+    option(
+        "--memory", action="store_true", help="find memory errors: compare runs with and without memory reuse"
+    ),
+    option("--plan", metavar="FILE", help="with --memory: check the offsets planned by another framework"),
+    option("--write-plan", metavar="FILE", help="with --memory: write nncdbg's own plan of offsets"),
+    option("--record", metavar="FILE", help="write the statistics of this run, for --against"),
+    option("--against", metavar="FILE", help="compare with the good run recorded in FILE (gate: change)"),
+    option(
+        "--baseline",
+        metavar="FILE",
+        help="accept the known findings in FILE; fail only on new findings",
+    ),
+    option("--write-baseline", metavar="FILE", help="write the current findings as the baseline"),
+    option("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it"),
+    JSON,
+    *(option(f"--{form}", metavar="FILE", help=f"write a {form} report") for form in FILES),
+    option("--github", action="store_true", help="print annotations for GitHub Actions"),
+    check=_check,
+    epilog=_EPILOG,
+)
+def watch(options: Namespace) -> int:
+    """Return 0 if no gate tripped, 1 if one did, 3 for a file error, 4 if the graph failed.
 
     With several of these, the highest code is returned.
     """
-    parser = _parser()
-    if script_in(arguments, parser):
-        return watch_script(arguments)
-    options = parser.parse_args(arguments)
-    _check(parser, options)
-    return execute(options, _watch)
-
-
-def _watch(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.configuration import watch_configuration
-    from nncdbg.nan_watch.measuring.gates import ReportContext
     from nncdbg.opening.programs import open_program
+    from nncdbg.presentation.screen import Screen
 
+    screen = Screen()
     opened = open_program(configuration_of(options))
     program = opened.program
     configuration = watch_configuration(opened, options.fail_on, options.strict)

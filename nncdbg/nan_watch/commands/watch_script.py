@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.opening.command_line import ArgumentParser, add_json, errors_in_json, script_arguments
+from nncdbg.opening.command_line import JSON, ArgumentParser, add_script, one_shot, option
 from nncdbg.process.ranks import folder_of_rank
 from nncdbg.text.counting import counted
 
@@ -25,7 +25,7 @@ _REACTIONS = ("stop", "raise", "report", "skip")
 
 def script_in(arguments: Sequence[str], parser: ArgumentParser) -> bool:
     """Return whether a command line of `nncdbg watch` runs a script; `parser` is that of a model."""
-    own = _parser()
+    own = watch_script.parser()
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
@@ -40,62 +40,46 @@ def script_in(arguments: Sequence[str], parser: ArgumentParser) -> bool:
     return False
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Return 0 if no step has NaN or Inf, 1 if one has.
-
-    Raises LoadError for a script that cannot be read, RunError for one that fails, and UsageError for one
-    that trains nothing.
-    """
-    parser = _parser()
-    own, of_script = script_arguments(parser, arguments)
-    options = parser.parse_args(own)
-    options.arguments = of_script
-    with errors_in_json(options):
-        return _watch(options)
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        "nncdbg watch",
-        "Run a PyTorch script, and report the op where the first NaN of its training originates.\n"
-        "The script needs no change.",
-        usage=(
-            "nncdbg watch [options] SCRIPT.py [ARGUMENT ...]\n"
-            "       nncdbg watch [options] -m MODULE [ARGUMENT ...]"
-        ),
-        epilog=(
-            "Loss and gradients are checked before each update, and parameters after it.  A step with NaN\n"
-            "or Inf runs again under the recorder.\n\n"
-            "The options may also follow SCRIPT.  All other arguments there, and all after --, are for the\n"
-            "script.  A journal is written by the script: see nncdbg.torch.flight_recorder.\n\n"
-            "exit code: 0 fine, 1 NaN or Inf, 2 wrong usage, 3 the script could not be read, 4 it failed"
-        ),
-    )
-    add = parser.add_argument
-    add(
-        "script", metavar="SCRIPT.py", nargs="?", help="a Python file, run as `python SCRIPT.py ARGUMENT ...`"
-    )
-    add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`")
-    add(
+@one_shot(
+    "nncdbg watch",
+    "Run a PyTorch script, and report the op where the first NaN of its training originates.\n"
+    "The script needs no change.",
+    partial(add_script, metavar="SCRIPT.py"),
+    option(
         "--on-nan",
         choices=_REACTIONS,
         metavar="REACTION",
         help="stop at a prompt, raise, report and continue, or skip the update "
         "(default: stop on a terminal, else raise)",
-    )
-    add(
+    ),
+    option(
         "--tier",
         default="guard",
         metavar="TIER",
         help="guard, hooks (checks modules), native (operators) or live (records steps)",
-    )
-    add("--keep-update", action="store_true", help="copy the state before each update, to run it again")
-    add("--bundle", metavar="DIR", help="save the first step with NaN; `nncdbg DIR` opens it")
-    add_json(parser)
-    return parser
+    ),
+    option("--keep-update", action="store_true", help="copy the state before each update, to run it again"),
+    option("--bundle", metavar="DIR", help="save the first step with NaN; `nncdbg DIR` opens it"),
+    JSON,
+    runs_script=True,
+    usage=(
+        "nncdbg watch [options] SCRIPT.py [ARGUMENT ...]\n"
+        "       nncdbg watch [options] -m MODULE [ARGUMENT ...]"
+    ),
+    epilog=(
+        "Loss and gradients are checked before each update, and parameters after it.  A step with NaN\n"
+        "or Inf runs again under the recorder.\n\n"
+        "The options may also follow SCRIPT.  All other arguments there, and all after --, are for the\n"
+        "script.  A journal is written by the script: see nncdbg.torch.flight_recorder.\n\n"
+        "exit code: 0 fine, 1 NaN or Inf, 2 wrong usage, 3 the script could not be read, 4 it failed"
+    ),
+)
+def watch_script(options: Namespace) -> int:
+    """Return 0 if no step has NaN or Inf, 1 if one has.
 
-
-def _watch(options: Namespace) -> int:
+    Raises LoadError for a script that cannot be read, RunError for one that fails, and UsageError for one
+    that trains nothing.
+    """
     from nncdbg.torch.script import run_to_end, script_runner
 
     if not options.module and not options.script:

@@ -142,10 +142,6 @@ def _listed(sites: dict[Site, None]) -> str:
     return listed([f"%{name_text(name)} of {key_of(path)}" for path, name in sites], _NAMED)
 
 
-KINDS = ("reuse", "uninitialized", "guard", "state", "plan")
-"""Kinds of findings: a read of memory owned by another value, an uninitialized read, an out-of-bounds
-write, a kernel that keeps state between runs, and an error of the plan that no run shows."""
-
 MAX_FINDINGS = 20
 
 

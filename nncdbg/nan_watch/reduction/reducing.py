@@ -308,11 +308,8 @@ def write_bundle(
         folder,
         typed,
         case.inputs,
-        backend=configuration.backend,
         settings=configuration.kept,
-        finding=FolderFinding(finding.as_dict(), traced.ticks),
-        model=model,
-        readme=_readme(folder, signature, finding),
+        finding=FolderFinding(finding.as_dict(), traced.ticks, model, _readme(folder, signature, finding)),
     )
     return finding
 

@@ -10,11 +10,37 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nncdbg.errors import RunError, UsageError
 
 PROCESSES = "processes"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseExecution:
+    """How many cases run at a time, where, and for how long."""
+
+    jobs: int | None = None
+    """The number of processes or workers; None for the number of cores."""
+    executor: str | Executor = PROCESSES
+    """`processes` (of nncdbg), `dask`, `ray` or `mpi` with `jobs` workers of its own, an address such as
+    `dask=tcp://host:8786`, or an executor with `jobs` workers, which stays open."""
+    budget: float | None = None
+    """The seconds after which no case is started or waited for; None for no limit."""
+
+    def check(self) -> None:
+        """Raise UsageError for a number that is too small, or an unknown executor."""
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"invalid number of jobs: {self.jobs}", hint="use 1 or more, such as --jobs 1")
+        if self.budget is not None and not self.budget > 0:
+            raise UsageError(
+                f"invalid budget: {self.budget} seconds", hint="use a number above 0, such as --budget 60"
+            )
+        if isinstance(self.executor, str):
+            checked_name(self.executor)
+
 
 _CONNECT = 10
 """Seconds until a connection to a cluster fails."""

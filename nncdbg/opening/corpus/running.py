@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from nncdbg.errors import RunError, UsageError
 from nncdbg.opening.corpus.cases import CRASHED, NOT_RUN, Case, CaseResult, CaseRun, case_files
-from nncdbg.opening.corpus.engines import PROCESSES, checked_name, cores, open_engine, thread_shares
+from nncdbg.opening.corpus.engines import PROCESSES, CaseExecution, cores, open_engine, thread_shares
 from nncdbg.opening.corpus.worker import CorpusTask, Ready, Refused, SentTask, TaskMissing, run_batch
 from nncdbg.process.crash_report_reader import read_box, sentence
 
@@ -383,38 +383,27 @@ def run_cases(
     task: CorpusTask,
     folder: str | os.PathLike[str] | None,
     add: Callable[[CaseResult], None],
+    execution: CaseExecution,
     *,
     runs: int = 1,
     seed: int = 0,
-    jobs: int | None = None,
-    executor: str | Executor = PROCESSES,
-    budget: float | None = None,
     progress: Progress = lambda done, total: None,
 ) -> CorpusEnd:
     """Run a task with each case of a folder, or `runs` times without one, with seeds from `seed` on.
 
     `add` receives the results in the order of the cases; a case that was not run has the status `not run`.
-    With both, each case is run `runs` times.  `jobs` is the number of processes (default: the number of
-    cores).  `executor` is `processes` (of nncdbg), `dask`, `ray` or `mpi` with `jobs` workers of its own, an
-    address such as `dask=tcp://host:8786`, or an executor with `jobs` workers, which stays open.  `budget`
-    is the number of seconds after which no case is started or waited for.  SIGINT and SIGTERM end the run.
+    With both, each case is run `runs` times.  SIGINT and SIGTERM end the run.
 
     A case that loses its process is `crashed`.  On an executor the case first runs up to two times more.  An
     executor that fails ends the run.  Raises LoadError for an unreadable model or folder, UsageError for
     options that fit no case.
     """
     asked, skipped = jobs_of(folder, runs, seed)
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"invalid number of jobs: {jobs}", hint="use 1 or more, such as --jobs 1")
-    if budget is not None and not budget > 0:
-        raise UsageError(
-            f"invalid budget: {budget} seconds", hint="use a number above 0, such as --budget 60"
-        )
-    if isinstance(executor, str):
-        checked_name(executor)
-    count = min(len(asked), jobs or cores())
+    execution.check()
+    budget = execution.budget
+    count = min(len(asked), execution.jobs or cores())
     failure = None
-    with _signals() as signalled, _workers(_packed(task), executor, count) as workers:
+    with _signals() as signalled, _workers(_packed(task), execution.executor, count) as workers:
         collection = _Collection(workers, deque(asked), add, progress, len(asked))
         try:
             collection.run(signalled, None if budget is None else time.monotonic() + budget)

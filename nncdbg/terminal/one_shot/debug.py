@@ -19,6 +19,7 @@ from nncdbg.escaping import printable
 from nncdbg.opening.command_line import (
     add_commands,
     add_recording,
+    add_script,
     one_shot,
     option,
 )
@@ -48,8 +49,7 @@ if TYPE_CHECKING:
     "nncdbg debug",
     "Run a PyTorch script, and stop at operators, modules, parameters, lines, NaN and Inf.\n"
     "The script needs no change.",
-    option("script", metavar="SCRIPT", nargs="?", help="a Python file, run as `python SCRIPT ARGUMENT ...`"),
-    option("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`"),
+    add_script,
     option(
         "--break",
         action="append",
@@ -252,7 +252,7 @@ def attach_main(options: Namespace) -> int:
     folder = find_job(options.job)
     if options.report or options.json:
         return _report(folder, options)
-    from nncdbg.terminal.ranks.reading import attach
+    from nncdbg.terminal.ranks.prompt import attach
 
     return attach(folder)
 

@@ -19,16 +19,15 @@ from nncdbg.opening.command_line import (
     add_opening,
     add_prompt,
     add_states_in_place,
+    case_execution,
     check_corpus,
     configuration_of,
-    corpus_fields,
     kernels_of,
     one_shot,
     option,
 )
 from nncdbg.opening.configuration import settings
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
-from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.journal.files import is_run
 
 if TYPE_CHECKING:
@@ -185,12 +184,12 @@ def _side_b(options: Namespace) -> SideB:
 def _converse(options: Namespace, screen: Screen, diff: ProgramDiff, report: DiffReport) -> None:
     """Open the prompt on side A at the first divergence, with side B available."""
     from nncdbg.commands.session import CommandSession
+    from nncdbg.target.opened import SideA
     from nncdbg.terminal.repl import converse
 
-    debugger, companion = diff.side_a()
-    target = ProgramTarget(debugger)
+    target = SideA(diff)
     session = CommandSession(target, options.model, screen)
-    session.companion = companion
+    session.companion = target.side_b
 
     def greet() -> None:
         stop = target.go_to(report.first.a.tick if report.first is not None else report.ops[0])
@@ -272,15 +271,12 @@ def compare_corpus(options: Namespace, screen: Screen, arguments: Sequence[str])
     task = DiffTask(
         programs[0],
         programs[1] if len(programs) > 1 else None,
-        options.backend_b,
-        options.allocator_b,
-        options.dtype_b,
+        _side_b(options),
         Tolerance(options.rtol, options.atol, options.ulp),
-        options.kernels_b,
     )
     start = time.perf_counter()
     with case_progress(screen) as progress:
-        report = run_diff_corpus(task, options.inputs_dir, progress=progress, **corpus_fields(options))
+        report = run_diff_corpus(task, options.inputs_dir, case_execution(options), progress)
     if options.json:
         print(json.dumps(_corpus_document(options, report, time.perf_counter() - start)))
     else:

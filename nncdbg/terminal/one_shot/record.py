@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import LoadError, RunError, UsageError
-from nncdbg.opening.command_line import ArgumentParser, one_shot, option
+from nncdbg.opening.command_line import ArgumentParser, add_script, one_shot, option
 from nncdbg.process.ranks import folder_of_rank
 from nncdbg.text.counting import counted
 
@@ -41,8 +41,7 @@ def _check(parser: ArgumentParser, options: Namespace) -> None:
     "nncdbg record",
     "Run a PyTorch script until the end of a training step, and save the step as a folder.\n"
     "The script needs no change.  `nncdbg DIR` opens the folder.",
-    option("script", metavar="SCRIPT", nargs="?", help="a Python file, run as `python SCRIPT ARGUMENT ...`"),
-    option("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`"),
+    add_script,
     option("--step", type=_step_number, metavar="N", help="the step to record, from 1 (default: 1)"),
     option("--at", metavar="RUN.db@N", help="re-create a step of a journal, such as run.db@38 or run.db@nan"),
     option(

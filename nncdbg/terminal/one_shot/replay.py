@@ -51,7 +51,7 @@ def main(options: Namespace) -> int:
     if setup.script is not None:
         return replay_script(setup.script, recording, options.to, screen)
     configuration = RunConfiguration(program=setup.program).completed(setup.supplied(setup.program))
-    _, _, session = open_session(configuration, setup.program, screen)
+    _, session = open_session(configuration, setup.program, screen)
     session.trusts_recordings = options.allow_python
     session.recorder.stopped(session.target, session.target.stop)
     code = replayed(session, path, options.to)

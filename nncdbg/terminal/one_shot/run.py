@@ -12,17 +12,8 @@ import numpy as np
 
 from nncdbg.errors import NncdbgError, UsageError, failure_code
 from nncdbg.opening.command_line import (
-    add_check,
-    add_determinism,
-    add_journal,
+    add_complete_run,
     add_json,
-    add_kernels,
-    add_machine,
-    add_model,
-    add_order,
-    add_outputs,
-    add_states_in_place,
-    add_tracks,
     add_verification,
     configuration_of,
     error_document,
@@ -44,17 +35,13 @@ if TYPE_CHECKING:
 @one_shot(
     "nncdbg run",
     "Run a graph to its end and print its outputs with their statistics.",
-    add_model,
-    add_machine,
-    add_kernels,
-    add_states_in_place,
-    add_journal,
-    add_tracks,
-    add_order,
-    add_outputs,
-    add_check,
+    add_complete_run,
     add_verification,
-    add_determinism,
+    option(
+        "--verify-determinism",
+        action="store_true",
+        help="verify that a second run, and the recorded step, have the same bits",
+    ),
     option("--save-outputs", metavar="DIR", help="write each output to a .npy or .json file in DIR"),
     option("--save-states", metavar="FILE", help="write the states to a .safetensors file"),
     option(

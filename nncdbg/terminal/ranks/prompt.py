@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ from nncdbg.presentation.ranks import TOPICS, rank_names, topic_lines
 from nncdbg.presentation.screen import Screen
 from nncdbg.process.rank_notes import RankReport, read_digests, reports_of_job
 from nncdbg.process.threads import BackgroundThread
-from nncdbg.terminal.ranks.comparison import comparison_lines
 from nncdbg.terminal.ranks.connection import Message, RankConnection
 from nncdbg.terminal.ranks.stops import RankStops, split_rank
 
@@ -244,7 +245,7 @@ class RanksPrompt:
             if "error" in answer:
                 raise UsageError(f"rank {each.rank}: {answer['error']}")
             found[each.rank] = answer["stats"]
-        print(*map(printable, comparison_lines(text, found)), sep="\n", flush=True)
+        print(*map(printable, _comparison_lines(text, found)), sep="\n", flush=True)
 
     def _wait(self, text: str) -> None:
         """Wait for a stop or an end: each `wait` for one more of them."""
@@ -331,6 +332,42 @@ def _say(rank: int, text: str) -> None:
         print(printable_styled(f"rank {rank}: {line}"), flush=True)
 
 
+_SHOWN = ("min", "mean", "max", "std", "nan", "posinf", "neginf")
+
+
+def _comparison_lines(name: str, statistics: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the statistics by rank, and the ranks that differ from most, with the ratio of norms."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for rank, found in statistics.items():
+        alike.setdefault(tuple(found[each] for each in (*_SHOWN, "count")), []).append(rank)
+    for ranks in alike.values():
+        found = statistics[ranks[0]]
+        words = [f"{each} {_number(found[each])}" for each in _SHOWN if found[each] or each in _SHOWN[:4]]
+        yield f"{rank_names(ranks)}: {' '.join(words)} norm {_number(_norm(found))}"
+    if len(alike) == 1:
+        yield f"{name} has the same statistics on all {len(statistics)} ranks"
+        return
+    most = Counter({key: len(ranks) for key, ranks in alike.items()}).most_common(1)[0][0]
+    usual = _norm(statistics[alike[most][0]])
+    for key, ranks in alike.items():
+        if key != most:
+            ratio = _norm(statistics[ranks[0]]) / usual if usual else math.inf
+            others = rank_names(alike[most])
+            yield f"{name} differs on {rank_names(ranks)}: its norm is {ratio:.4g} x that of {others}"
+
+
+def _norm(found: Mapping[str, Any]) -> float:
+    """Return the Euclidean norm of the finite elements."""
+    if found["mean"] is None:
+        return 0.0
+    finite = found["count"] - found["nan"] - found["posinf"] - found["neginf"]
+    return math.sqrt(finite * (found["mean"] ** 2 + found["std"] ** 2))
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
 _COMMANDS: dict[str, Callable[[RanksPrompt, str], None]] = {
     "rank": RanksPrompt._select,
     "info": RanksPrompt._info,
@@ -341,3 +378,51 @@ _COMMANDS: dict[str, Callable[[RanksPrompt, str], None]] = {
     "q": RanksPrompt._quit,
     "help": RanksPrompt._help,
 }
+
+
+# -- reading lines ---------------------------------------------------------------------------------
+
+
+def attach(folder: Path) -> int:
+    """Attach to the ranks of a job, and execute lines until the user leaves or the ranks have ended.
+
+    Return 1 if a line of a pipe fails.
+    """
+    prompt = RanksPrompt(folder)
+    try:
+        if sys.stdin.isatty():
+            _read_terminal(prompt)
+            return 0
+        return _read_pipe(prompt)
+    finally:
+        prompt.close()
+
+
+def _read_terminal(prompt: RanksPrompt) -> None:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.patch_stdout import patch_stdout
+
+    from nncdbg.terminal.prompt import history
+
+    print(*prompt.ranks_lines(), "`help` lists the commands, `quit` leaves the ranks running", sep="\n")
+    session: PromptSession[str] = PromptSession(history=history(Screen()))
+    while not prompt.over:
+        try:
+            with patch_stdout(raw=True):
+                line = session.prompt(prompt.text)
+        except KeyboardInterrupt:
+            prompt.execute("pause")
+            continue
+        except EOFError:
+            return
+        prompt.execute(line)
+
+
+def _read_pipe(prompt: RanksPrompt) -> int:
+    for line in sys.stdin:
+        if prompt.over:
+            break
+        print(f"{prompt.text}{line.strip()}")
+        if not prompt.execute(line):
+            return 1
+    return 0

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from argparse import Namespace
 
-from nncdbg.opening.command_line import ArgumentParser
+from nncdbg.opening.command_line import one_shot, option
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Serve one client; return the exit code."""
-    parser = ArgumentParser(
-        "nncdbg lsp", "Serve the Language Server Protocol for graph text (.nnc), over stdio."
-    )
-    parser.add_argument(
+@one_shot(
+    "nncdbg lsp",
+    "Serve the Language Server Protocol for graph text (.nnc), over stdio.",
+    option(
         "--stdio", action="store_true", help="serve over stdio (the default); some editors pass this option"
-    )
-    parser.parse_args(arguments)
+    ),
+)
+def main(options: Namespace) -> int:
+    """Serve one client; return the exit code."""
     # pygls logs failures of handlers with their tracebacks; the response already contains them.
     logging.getLogger("pygls").setLevel(logging.CRITICAL)
     from nncdbg.textual_repr.language_server.server import NncServer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nncdbg.engine.schedules.player import played
@@ -9,7 +11,7 @@ from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.engine.schedules.validation import bound, validate
 from nncdbg.errors import ParseError, UsageError
 from nncdbg.ir.records import Placement, Program
-from nncdbg.opening.schedule_file import parse_schedule, schedule_text
+from nncdbg.opening.schedule_file import read_schedule, schedule_text
 from nncdbg.presentation.schedules import ScheduleWording
 from tests.engine.schedules.random_schedules import layered
 
@@ -81,7 +83,7 @@ def test_a_stream_that_is_not_rebound_is_reported(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_binding_keeps_the_schedule_correct(seed: int) -> None:
+def test_binding_keeps_the_schedule_correct(seed: int, tmp_path: Path) -> None:
     program = with_schedule(Program.parse(layered(seed)), streams=3, devices={"v1*": "cuda:1"})
     streams = {stream: 10 + stream for stream in (1, 3)}
     made = bound(program, streams)
@@ -89,7 +91,9 @@ def test_binding_keeps_the_schedule_correct(seed: int) -> None:
     assert "s1->11" in made.text()
     assert made.streams == {streams.get(number, number): device for number, device in program.streams.items()}
     assert Program.parse(made.text()).text() == made.text()
-    assert parse_schedule(schedule_text(made), program) == made
+    file = tmp_path / "schedule.json"
+    file.write_text(schedule_text(made))
+    assert read_schedule(file, program) == made
     assert "s1->21" in bound(made, {11: 21}).text()
 
 

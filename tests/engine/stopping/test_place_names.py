@@ -6,7 +6,7 @@ import pytest
 
 import nncdbg
 from nncdbg.errors import UsageError
-from nncdbg.target.breakpoint_syntax import parse_stop, place_lines
+from nncdbg.target.program import ProgramTarget
 
 TEXT = """#nncdbg 1
 graph @main(%x: f32[2]) -> (%y: f32[2]) {
@@ -60,9 +60,9 @@ PLACES = [
 @pytest.mark.parametrize(("text", "kind", "lines"), PLACES, ids=[each[0] for each in PLACES])
 def test_a_name_is_a_place(text: str, kind: str, lines: tuple[int, ...]) -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": [1.0, 2.0]})
-    found = parse_stop(text).add_to(debugger)
+    found = ProgramTarget(debugger).stops.add(text)
     assert (found.kind, found.lines) == (kind, lines)
-    assert place_lines(debugger, text)[1] == found.lines
+    assert ProgramTarget(debugger).lines(text)[1] == found.lines
     if lines[0] != 4:  # the program begins there
         assert debugger.run().line == lines[0]
 
@@ -72,7 +72,7 @@ def test_a_part_of_several_names_is_ambiguous_and_the_candidates_can_be_copied()
     with pytest.raises(UsageError, match=r"attn/Softmax is ambiguous") as raised:
         debugger.break_at("attn/Softmax")
     assert raised.value.hint == "one of: node /enc/attn/Softmax, node /dec/attn/Softmax"
-    lines = [place_lines(debugger, each)[1] for each in raised.value.hint[8:].split(", ")]
+    lines = [ProgramTarget(debugger).lines(each)[1] for each in raised.value.hint[8:].split(", ")]
     assert lines == [(5,), (11,)]
 
 
@@ -90,7 +90,7 @@ def test_a_part_of_several_names_is_ambiguous_and_the_candidates_can_be_copied()
 def test_an_unknown_name_gives_the_nearest(text: str, message: str, hint: str | None) -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": [1.0, 2.0]})
     with pytest.raises(UsageError) as raised:
-        parse_stop(text).add_to(debugger)
+        ProgramTarget(debugger).stops.add(text)
     assert raised.value.message == message
     assert hint is None or raised.value.hint == hint
 

@@ -22,9 +22,11 @@ from nncdbg.nan_watch.corpus import WatchTask, run_corpus
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.recording import read
 from nncdbg.nan_watch.records import Report
+from nncdbg.nan_watch.watching import WatchCriteria
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus import running
 from nncdbg.opening.corpus.cases import Case, case_files, case_inputs
+from nncdbg.opening.corpus.engines import CaseExecution
 from nncdbg.opening.corpus.source import CorpusProgram
 
 TEXT = """#nncdbg 1
@@ -53,16 +55,17 @@ def corpus(folder: Path, cases: dict[str, Any]) -> Path:
 
 
 _OF_CONFIGURATION = ("op_libraries", "inputs", "backend", "allocator")
-_OF_TASK = ("max_findings", "good")
+_OF_CRITERIA = ("max_findings", "good", "record_to")
 
 
 def watched(model: str, folder: Path | None, gates: str = "nan", jobs: int = 1, **fields: Any) -> Report:
     """Return the report of a corpus, and check that none of its processes is left."""
     settings = {name: fields.pop(name) for name in _OF_CONFIGURATION if name in fields}
-    named = {name: fields.pop(name) for name in _OF_TASK if name in fields}
+    named = {name: fields.pop(name) for name in _OF_CRITERIA if name in fields}
+    execution = {name: fields.pop(name) for name in ("executor", "budget") if name in fields}
     configuration = RunConfiguration(program=model, given=frozenset(settings), **settings)
-    task = WatchTask(CorpusProgram(configuration), Gates.of(gates), **named)
-    report = run_corpus(task, folder, jobs=jobs, **fields)
+    task = WatchTask(CorpusProgram(configuration), WatchCriteria(Gates.of(gates), **named))
+    report = run_corpus(task, folder, CaseExecution(jobs, **execution), **fields)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     if children.exists():
         states = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children.read_text().split()]
@@ -215,14 +218,16 @@ from pathlib import Path
 from nncdbg.nan_watch.corpus import run_corpus
 from nncdbg.nan_watch.corpus import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.watching import WatchCriteria
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.corpus.engines import CaseExecution
 from nncdbg.opening.corpus.source import CorpusProgram
 def progress(done, total):
     if done:
         Path({str(marker)!r}).touch()
 source = CorpusProgram(RunConfiguration(program={path!r}, op_libraries=[{library!r}]))
-task = WatchTask(source, Gates.of("nan"))
-report = run_corpus(task, {str(cases)!r}, jobs=1, progress=progress)
+task = WatchTask(source, WatchCriteria(Gates.of("nan")))
+report = run_corpus(task, {str(cases)!r}, CaseExecution(1), progress=progress)
 print(json.dumps(report.as_dict()))
 sys.exit(report.exit_code)
 """
@@ -420,11 +425,13 @@ import resource
 from nncdbg.nan_watch.corpus import run_corpus
 from nncdbg.nan_watch.corpus import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.watching import WatchCriteria
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.corpus.engines import CaseExecution
 from nncdbg.opening.corpus.source import CorpusProgram
 import sys
-task = WatchTask(CorpusProgram(RunConfiguration(program={model(tmp_path)!r})), Gates.of("nan"))
-report = run_corpus(task, sys.argv[1], jobs=1)
+task = WatchTask(CorpusProgram(RunConfiguration(program={model(tmp_path)!r})), WatchCriteria(Gates.of("nan")))
+report = run_corpus(task, sys.argv[1], CaseExecution(1))
 assert report.ok, report
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """

@@ -12,6 +12,7 @@ import nncdbg
 from nncdbg.comparison.launches import launches
 from nncdbg.nan_watch.corpus import WatchTask
 from nncdbg.nan_watch.measuring.gates import USUAL, Gates
+from nncdbg.nan_watch.watching import WatchCriteria
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.running import jobs_of
 from nncdbg.opening.corpus.source import CorpusProgram
@@ -34,7 +35,7 @@ def test_a_schedule_is_validated_once_for_all_cases(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("nncdbg.engine.schedules.validation.launches", counted)
     source = CorpusProgram(RunConfiguration(program="examples/two_streams.nnc"))
-    watch = WatchTask(source, Gates.of(USUAL)).open()
+    watch = WatchTask(source, WatchCriteria(Gates.of(USUAL))).open()
     results = [watch.run(job, None) for job in jobs_of(tmp_path, 1, 0)[0]]
     assert {result.case.status for result in results} == {"tripped"}
     assert all(any(each.kind == "race" for each in result.found[0].findings) for result in results)

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.corpus.engines import CaseExecution
 from nncdbg.opening.corpus.source import CorpusProgram
+from nncdbg.opening.diff import SideB
 from nncdbg.opening.diff_corpus import DiffTask, run_diff_corpus
 from nncdbg.opening.diff_corpus_report import DiffCase
 from tests.nan_watch.corpus.test_corpus import CRASHING
@@ -160,8 +161,8 @@ def test_a_crash_on_one_side_is_that_of_its_case(tmp_path: Path, executor: str) 
     numbers = (10, 11, 12, 14, 16, 18)
     folder = corpus(tmp_path, **{str(number): np.full(4, number) for number in numbers})
     source = CorpusProgram(RunConfiguration(program=str(path), op_libraries=[str(library)]))
-    task = DiffTask(source, allocator_b="arena", tolerance=Tolerance())
-    report = run_diff_corpus(task, folder, jobs=2, executor=executor)
+    task = DiffTask(source, side_b=SideB(allocator="arena"))
+    report = run_diff_corpus(task, folder, CaseExecution(2, executor))
     statuses = [case.status for case in report.cases]
     assert statuses == ["equal", "equal", "equal", "crashed", "failed", "equal"]
     assert report.exit_code() == 4

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg.presentation.elements import Layout
-from nncdbg.presentation.journal.curve import curve
+from nncdbg.presentation.journal.run_log import curve
 
 PLAIN = Layout(width=22, unicode=False)
 
