@@ -20,6 +20,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.verification import verify_determinism
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.engine.ops.aten.operators import FIRST_GRADIENT
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.errors import RunError, UsageError
 from nncdbg.ir.names import reads
@@ -46,9 +47,6 @@ from nncdbg.torch.storages import Input, Key
 
 GRADIENTS, AFTER = "gradients", "after"
 """Between backward pass and optimizer, as clipping; and after the last optimizer."""
-
-_FORWARD_GRADIENT = "aten.ones_like.default"
-"""Makes the gradient of the loss, just before the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def _name_losses(events: Sequence[Event], labels: dict[Key, str]) -> None:
     count = 0
     for event, after in zip(events, events[1:], strict=False):
         starts = event.phase != BACKWARD and after.phase == BACKWARD
-        if starts and event.signature.name == _FORWARD_GRADIENT and isinstance(event.arguments[0], tuple):
+        if starts and event.signature.name == FIRST_GRADIENT and isinstance(event.arguments[0], tuple):
             count += 1
             name = "loss" if count == 1 else f"loss.{count}"
             if name not in known:

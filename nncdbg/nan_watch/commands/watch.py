@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
-FILES = ("junit", "sarif", "markdown")
-"""Reports that are written to a file, each with an option of its name."""
-
 _CORPUS = "--inputs-dir and --runs"
 
 _EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file could not be read or written,
@@ -58,6 +55,7 @@ _EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file co
 
 def _parser() -> ArgumentParser:
     from nncdbg.nan_watch.measuring.gates import USUAL, table
+    from nncdbg.nan_watch.reports import FILES
 
     width = max(len(gate) for gate, _ in table()) + 2
     gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
@@ -316,7 +314,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
             problems.append(error)
     report.limit(options.max_findings)
     _say(options, screen, report, _on_screen(screen, program, watched))
-    from nncdbg.nan_watch.reports import write
+    from nncdbg.nan_watch.reports import FILES, write
 
     problems += write(report, {form: file for form in FILES if (file := getattr(options, form))}, watched)
     problems += _bundle(options, screen, opened, configuration, report, inputs)
