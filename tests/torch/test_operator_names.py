@@ -69,7 +69,7 @@ def short_names(tree: ast.AST, names: Set[str]) -> Iterator[int]:
 
 
 def names_operators(tree: ast.AST) -> bool:
-    """Return whether a module imports what knows operators."""
+    """Return whether a module imports facts about operators or their names."""
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return any(each.startswith(("nncdbg.engine.ops.aten", "nncdbg.text.torch_names")) for each in modules)
 

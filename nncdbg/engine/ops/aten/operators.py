@@ -1,4 +1,4 @@
-"""All that nncdbg knows about single operators of PyTorch: the table `FACTS`, and their declarations.
+"""Facts about single operators of PyTorch: the table `FACTS`; and declarations of operators from it.
 
 No other module names an operator; `tests/torch/test_operator_names.py` lists the exceptions.
 
