@@ -44,11 +44,10 @@ def trees() -> dict[str, ast.Module]:
 def full_names(tree: ast.AST) -> Iterator[int]:
     """Yield the lines with a full name, such as ``"aten.add.Tensor"`` or ``torch.ops.aten.add``."""
     for node in ast.walk(tree):
-        text = ast.unparse(node).removeprefix("torch.ops.") if isinstance(node, ast.Attribute) else ""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            text = node.value
-        if FULL_NAME.fullmatch(text):
-            yield node.lineno
+        if isinstance(node, (ast.Attribute, ast.Constant)):
+            written = ast.unparse(node) if isinstance(node, ast.Attribute) else str(node.value)
+            if FULL_NAME.fullmatch(written.removeprefix("torch.ops.")):
+                yield node.lineno
 
 
 def short_names(tree: ast.AST, names: Set[str]) -> Iterator[int]:
