@@ -34,6 +34,50 @@ ONE_SHOT = "nncdbg.one_shot"
 SCRIPTS = "nncdbg.scripts"
 """What a running script opens, by name: a prompt, or the user interface that listens for an editor."""
 
+SHELL: dict[str, tuple[str, str]] = {
+    "watch": (
+        "nncdbg.nan_watch.commands.watch:main",
+        "find where the first NaN of a model or training script originates",
+    ),
+    "run": ("nncdbg.terminal.one_shot.run:main", "run to the end; print outputs with statistics"),
+    "profile": ("nncdbg.terminal.one_shot.profile:main", "measure the times of statements, ops and layers"),
+    "diff": (
+        "nncdbg.terminal.one_shot.diff:main",
+        "compare two models, backends, dtypes, or runs of a journal",
+    ),
+    "autotune": (
+        "nncdbg.terminal.one_shot.autotune:main",
+        "choose the fastest correct kernel of each statement",
+    ),
+    "races": ("nncdbg.nan_watch.commands.races:main", "check a schedule of streams and events without a run"),
+    "record": (
+        "nncdbg.terminal.one_shot.record:main",
+        "save a training step of a PyTorch script as a program",
+    ),
+    "replay": ("nncdbg.terminal.one_shot.replay:main", "replay a recorded session, and compare its stops"),
+    "debug": ("nncdbg.terminal.one_shot.debug:main", "run a PyTorch script, and stop it at operators"),
+    "attach": ("nncdbg.terminal.one_shot.debug:attach_main", "attach to the ranks of a distributed job"),
+    "runs": ("nncdbg.terminal.journal.log:runs_main", "list the runs of a journal"),
+    "log": ("nncdbg.terminal.journal.log:main", "show a run of a journal: curves, checkpoints, events"),
+    "sql": ("nncdbg.terminal.journal.sql:main", "query the tables of a journal"),
+    "export": ("nncdbg.terminal.journal.sql:export_main", "write runs for TensorBoard or MLflow"),
+    "reduce": ("nncdbg.nan_watch.commands.reduce:main", "find the smallest program with the same finding"),
+    "bisect": ("nncdbg.nan_watch.commands.bisect:main", "find the ops that must stay f32 in half precision"),
+    "print": ("nncdbg.terminal.one_shot.text:main", "print the program text"),
+    "listing": (
+        "nncdbg.dap_server.sources.listing_file:main",
+        "write the listing of a model, as editors show it",
+    ),
+    "dap": ("nncdbg.dap_server.command:main", "serve the Debug Adapter Protocol, for editors"),
+    "lsp": (
+        "nncdbg.textual_repr.language_server.command:main",
+        "serve the Language Server Protocol, for editors",
+    ),
+    "repl": ("nncdbg.terminal.connected:main", "open a prompt for an editor's debug session"),
+    "ops": ("nncdbg.terminal.one_shot.ops:main", "list all ops, or describe one"),
+}
+"""Commands of the shell: what runs each, and its line of help."""
+
 BUILT_IN: dict[str, dict[str, str]] = {
     FRONTENDS: {
         "onnx": "nncdbg.engine.frontends.onnx:load",
@@ -48,30 +92,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     OPS: {},
     COMMANDS: {},
-    ONE_SHOT: {
-        "watch": "nncdbg.nan_watch.commands.watch:main",
-        "run": "nncdbg.terminal.one_shot.run:main",
-        "profile": "nncdbg.terminal.one_shot.profile:main",
-        "diff": "nncdbg.terminal.one_shot.diff:main",
-        "autotune": "nncdbg.terminal.one_shot.autotune:main",
-        "races": "nncdbg.nan_watch.commands.races:main",
-        "record": "nncdbg.terminal.one_shot.record:main",
-        "replay": "nncdbg.terminal.one_shot.replay:main",
-        "debug": "nncdbg.terminal.one_shot.debug:main",
-        "attach": "nncdbg.terminal.one_shot.debug:attach_main",
-        "runs": "nncdbg.terminal.journal.log:runs_main",
-        "log": "nncdbg.terminal.journal.log:main",
-        "sql": "nncdbg.terminal.journal.sql:main",
-        "export": "nncdbg.terminal.journal.sql:export_main",
-        "reduce": "nncdbg.nan_watch.commands.reduce:main",
-        "bisect": "nncdbg.nan_watch.commands.bisect:main",
-        "print": "nncdbg.terminal.one_shot.text:main",
-        "listing": "nncdbg.dap_server.sources.listing_file:main",
-        "dap": "nncdbg.dap_server.command:main",
-        "lsp": "nncdbg.textual_repr.language_server.command:main",
-        "repl": "nncdbg.terminal.connected:main",
-        "ops": "nncdbg.terminal.one_shot.ops:main",
-    },
+    ONE_SHOT: {name: target for name, (target, _) in SHELL.items()},
     SCRIPTS: {
         "prompt": "nncdbg.terminal.script_prompt:break_here",
         "listen": "nncdbg.dap_server.attach.live:listening_training",

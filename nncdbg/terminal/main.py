@@ -25,31 +25,8 @@ from nncdbg.presentation.exit_codes import CRASHED, exit_code_of
 from nncdbg.terminal.journal.files import is_run
 from nncdbg.version import __version__
 
-COMMANDS = {
-    "watch": "find where the first NaN of a model or training script originates",
-    "run": "run to the end; print outputs with statistics",
-    "profile": "measure the times of statements, ops and layers",
-    "diff": "compare two models, backends, dtypes, or runs of a journal",
-    "autotune": "choose the fastest correct kernel of each statement",
-    "races": "check a schedule of streams and events without a run",
-    "record": "save a training step of a PyTorch script as a program",
-    "replay": "replay a recorded session, and compare its stops",
-    "debug": "run a PyTorch script, and stop it at operators",
-    "attach": "attach to the ranks of a distributed job",
-    "runs": "list the runs of a journal",
-    "log": "show a run of a journal: curves, checkpoints, events",
-    "sql": "query the tables of a journal",
-    "export": "write runs for TensorBoard or MLflow",
-    "reduce": "find the smallest program with the same finding",
-    "bisect": "find the ops that must stay f32 in half precision",
-    "print": "print the program text",
-    "listing": "write the listing of a model, as editors show it",
-    "dap": "serve the Debug Adapter Protocol, for editors",
-    "lsp": "serve the Language Server Protocol, for editors",
-    "repl": "open a prompt for an editor's debug session",
-    "ops": "list all ops, or describe one",
-}
-"""Maps one-shot commands to one line of help; `nncdbg.extensions` names what runs them."""
+COMMANDS = {name: words for name, (_, words) in extensions.SHELL.items()}
+"""Commands of the shell, with one line of help."""
 
 _DESCRIPTION = "The debugger for computation graphs: break, step, step back, inspect and change tensors."
 

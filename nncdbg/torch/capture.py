@@ -16,11 +16,12 @@ from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import joint_graph
+from nncdbg.engine.ops.aten.operators import Autocast, facts_of
 from nncdbg.errors import UsageError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Array, Graph, Node, Program, SavedRun, TensorType, Value
 from nncdbg.ir.walk import blocks
-from nncdbg.text.torch_names import OWN, base_name, is_torch
+from nncdbg.text.torch_names import OWN, is_torch
 from nncdbg.torch.recorded_step import program_graphs
 from nncdbg.torch.recording import BACKWARD, FORWARD
 from nncdbg.torch.statements import FreeNames
@@ -226,36 +227,6 @@ def _kind(described: Any) -> str:
 
 # -- a program under autocast --------------------------------------------------------------
 
-# Autocast decides at the functions that a script calls.  A recorded step has the operators below them, so
-# the tables name those.  They are written by hand: torch's registry lists the functions that autocast
-# casts, but neither the type nor the operators below.  What is no matrix product and no function that
-# autocast keeps in f32 runs in the type of its operands; the optimizer is unchanged.
-
-
-_LOWER = frozenset(
-    ("mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "addr", "matmul", "linear", "prelu")
-    + ("convolution", "_convolution", "convolution_backward", "mkldnn_convolution", "mkldnn_linear")
-    + ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention")
-    + ("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
-    + ("_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention_backward")
-    + ("_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention_backward")
-)
-"""Operators that run in the lower precision, forward and backward."""
-
-_FULL = frozenset(
-    ("_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "_fused_rms_norm")
-    + ("nll_loss_forward", "nll_loss2d_forward", "mse_loss", "smooth_l1_loss", "huber_loss")
-    + ("soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss_forward", "binary_cross_entropy")
-    + ("binary_cross_entropy_with_logits", "softplus", "norm", "linalg_vector_norm", "logsumexp")
-    + ("_cdist_forward", "_pdist_forward", "dist", "sum", "prod", "cumsum", "cumprod", "renorm", "pow")
-    + ("exp", "expm1", "log", "log10", "log1p", "log2", "rsqrt", "reciprocal", "acos", "asin", "cosh")
-    + ("sinh", "tan", "erfinv", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-    + ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
-    + ("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d")
-    + ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
-)
-"""Operators that autocast runs in f32 in the forward pass."""
-
 
 def autocast_program(program: Program, dtype: str) -> Program:
     """Return the program with the casts of autocast to `dtype` in its phases `@forward` and `@backward`.
@@ -308,6 +279,8 @@ def _is_lower(node: Node, wide: Set[str], lower: set[str], *, backward: bool) ->
     floats = [name for name in node.inputs if isinstance(name, str) and name in wide]
     if not floats or not is_torch(node.op) or node.op in OWN or "dtype" in node.attributes:
         return False
-    op = base_name(node.op)
+    autocast = facts_of(node.op).autocast
     # The backward pass runs outside of autocast.
-    return op in _LOWER or ((backward or op not in _FULL) and lower.issuperset(floats))
+    return autocast is Autocast.LOWER or (
+        (backward or autocast is not Autocast.FULL) and lower.issuperset(floats)
+    )

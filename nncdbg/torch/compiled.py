@@ -22,7 +22,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import backend_named, compiling_nothing
-from nncdbg.engine.ops.aten.operators import allocates_only
+from nncdbg.engine.ops.aten.operators import DETACH, DROPOUT, allocates_only, has_format_of_onednn
 from nncdbg.engine.ops.aten.signatures import RANDOM, signature
 from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.kinds import CONTROL_OPS
@@ -172,7 +172,7 @@ def value_names(program: Program, values: Mapping[str, Array]) -> dict[str, str]
     graph = program.graphs.get(FORWARD)
     for node in program.executed(graph) if graph is not None else ():
         # A result that the backward pass reads is detached after the statement that computes it.
-        if node.op != "aten.detach.default" and node.location and node.location.name and node.outputs:
+        if node.op != DETACH and node.location and node.location.name and node.outputs:
             made.setdefault(node.location.name, []).append(node.outputs[0])
     outputs = {value.name for value in program.graph.outputs}
     names = {name: name for name in values if name in outputs}
@@ -200,8 +200,6 @@ _Place: TypeAlias = "tuple[Code, int]"
 """A statement: its code and its position there."""
 
 _Execute: TypeAlias = "Callable[[_Place, Sequence[Any]], Sequence[Any]]"
-
-_DROPOUT = "aten.native_dropout.default"
 
 
 def compiled_program_values(debugger: Debugger, backend: str) -> dict[str, Array]:
@@ -330,7 +328,7 @@ class ProgramRun:
             node, results = place[0].nodes[place[1]], drawn.get(place)
             if results is None:
                 results = self.execute(place, given)
-            elif node.op == _DROPOUT:
+            elif node.op == DROPOUT:
                 # Only the mask is random.
                 mask, kept = results[1], 1 - self._kernel(place)[0].attributes["p"]
                 results = [given[0] * mask * (1 / kept if kept else 0.0), *results[1:]]
@@ -392,7 +390,7 @@ def stays_eager(op: str) -> bool:
 
     The compiler cannot run recorded results, and operators with a memory format of oneDNN, such as an LSTM.
     """
-    return op == RECORDED or op.startswith("aten.mkldnn_")
+    return op == RECORDED or has_format_of_onednn(op)
 
 
 def _named(values: Sequence[Value], results: Sequence[Any]) -> dict[str, Any]:

@@ -16,11 +16,11 @@ import torch
 
 from nncdbg.engine.ops.aten.cpp_libraries import CppLibrary
 from nncdbg.engine.ops.aten.internals import backward_call, has_kernel, module_call
-from nncdbg.engine.ops.aten.operators import overwrites, takes_memory
+from nncdbg.engine.ops.aten.operators import facts_of, overwrites, takes_memory
 from nncdbg.engine.ops.aten.signatures import is_collective, signature
 from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
-from nncdbg.text.torch_names import base_name, of_other_library, text_name
+from nncdbg.text.torch_names import of_other_library, text_name
 from nncdbg.torch.finiteness import counted
 from nncdbg.torch.guard_findings import BadOrigin, module_label
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
@@ -135,14 +135,6 @@ def load_observer() -> ctypes.PyDLL:
 
 _PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 """Phases by their numbers in the observer."""
-
-_KEEP_FINITE = frozenset(
-    {"abs", "bernoulli", "cat", "clone", "masked_fill", "neg", "relu", "stack", "threshold_backward"}
-)
-"""Operators without namespace and ``_`` that move, drop or negate elements, or replace them by numbers."""
-
-_SELECT = frozenset({"threshold_backward"})
-"""Those of them that take elements of the first operand, by the other ones."""
 
 _VALUES = {1: "NaN", 2: "Inf"}
 """Values by their numbers in the observer."""
@@ -349,7 +341,7 @@ def _classified(name: bytes, overload: bytes) -> int:
     outputs = all(found.arguments[position].keyword_only for position in found.written)
     if outputs or overwrites(found.name):
         result |= OVERWRITES
-    base = base_name(found.name)
-    if base in _KEEP_FINITE and not (outputs and found.written):
-        result |= SELECTS if base in _SELECT else KEEPS_FINITE
+    facts = facts_of(found.name)
+    if (facts.keeps_real_finite or facts.selects) and not (outputs and found.written):
+        result |= SELECTS if facts.selects else KEEPS_FINITE
     return result | sum(1 << position for position in found.written)

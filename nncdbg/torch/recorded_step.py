@@ -20,6 +20,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.verification import verify_determinism
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.engine.ops.aten.operators import FIRST_GRADIENT
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.errors import RunError, UsageError
 from nncdbg.ir.names import reads

@@ -45,12 +45,14 @@ from nncdbg.engine.ops.aten.internals import (
     weak_storage,
     without_dispatch,
 )
+from nncdbg.engine.ops.aten.operators import FROM_NUMPY, REBINDING
 from nncdbg.engine.ops.aten.signatures import (
     DTYPES,
     Argument,
     ArgumentKind,
     Signature,
     flat_results,
+    overloads,
     signature_of,
     written_tensors,
 )
@@ -82,11 +84,8 @@ FIRST_GRADIENT = "aten.ones_like.default"
 UNSEEN = ("profiler", "debugprims")
 """Libraries whose operators are not part of the program."""
 
-_REBINDING = frozenset(getattr(torch.ops.aten.set_, name) for name in torch.ops.aten.set_.overloads())
-"""Operators that give a tensor other memory and write nothing, as for a batch from a worker of a DataLoader.
-
-The memory is that of an input or a known value, by its own identity.
-"""
+_REBINDING = overloads(REBINDING)
+"""Operators that give a tensor the memory of an input or a known value, by its own identity."""
 
 
 @dataclass(slots=True)
@@ -356,7 +355,7 @@ class Recorder(DispatchMode):
             made = self._known(results)
             contents.check([*operands, *made])
         seen = [each.signature.name for each in self.events[first:]]
-        if contents.changed or not seen or len(made) < len(results) or set(seen) >= _WITH_NUMPY:
+        if contents.changed or not seen or len(made) < len(results) or set(seen) >= FROM_NUMPY:
             event.hides_body = True
             del self.events[first:]
             self.source.drop(first)
@@ -765,9 +764,6 @@ _UNKNOWN = object()
 
 _SMALL = 1 << 16
 """The most bytes of a tensor that is copied in place of its checksum."""
-
-_WITH_NUMPY = {"aten.resolve_neg.default", "aten.lift_fresh.default"}
-"""The operators of `Tensor.numpy` and `torch.from_numpy`, if an implementation calls both."""
 
 _LONGEST_LIST = 4096
 """The most elements that an allocation has if its content is kept."""

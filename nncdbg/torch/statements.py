@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nncdbg.engine.ops.aten.operators import LAZY, POSITIONED_VIEW, READS_NUMBER, RESOLVED, UNINITIALIZED
 from nncdbg.engine.ops.aten.signatures import (
     COUNT,
     DTYPES,
@@ -61,16 +62,10 @@ class FreeNames:
         return self.fresh(base if known else name)
 
 
-_LAZY = ((1, "aten._conj.default"), (2, "aten._neg_view.default"))
-"""Flags of lazily conjugated and negated views (see `Key`), and the operators that set them."""
-
 UPDATE = "update"
 """The statement that gives states their new values."""
 
 _NUMBER_TYPES = {bool: "bool", int: "i64", float: "f64", complex: "c128"}
-
-_RESOLVED = ((1, "aten._conj_physical.default"), (2, "aten.neg.default"))
-"""The same flags, and the operators that compute what is in memory."""
 
 
 @dataclass(slots=True)
@@ -165,7 +160,7 @@ class RecordedStatements:
         if event.opaque:
             self._add_recorded(event)
             return
-        if event.signature.name == "aten.as_strided.default":
+        if event.signature.name == POSITIONED_VIEW:
             # At a position of the whole storage: in a program a storage starts elsewhere.
             key = event.results[0]
             assert key is not None
@@ -331,7 +326,7 @@ class RecordedStatements:
         name = self._names.fresh(f"{memory.name}.view")
         self._type(name, key)
         self._append(VIEW, [memory.name], [self.value(name)], _layout(key, memory.key), event)
-        for flag, op in _LAZY:
+        for flag, op in LAZY:
             if key[5] & flag:
                 plain, name = name, self._names.fresh(f"{memory.name}.view")
                 self.types[name] = self.types[plain]
@@ -376,7 +371,7 @@ class RecordedStatements:
             return
         memory.writes += 1
         stored, plain = name, (*key[:5], 0)
-        for flag, op in _RESOLVED:  # Memory is neither conjugated nor negated.
+        for flag, op in RESOLVED:  # Memory is neither conjugated nor negated.
             if key[5] & flag:
                 lazy, stored = stored, self._names.fresh(f"{stored}.memory")
                 self.types[stored] = self.types[lazy]
@@ -407,7 +402,7 @@ class RecordedStatements:
     def _add_read(self, event: Event, operands: list[str | None], attributes: dict[str, Any]) -> None:
         """Append the statements of an operator that Python reads numbers from."""
         source: str | None
-        if event.signature.name == "aten._local_scalar_dense.default":
+        if event.signature.name == READS_NUMBER:
             source = operands[0]
         else:
             source = self._names.fresh(_local_name(event))
@@ -455,7 +450,7 @@ class RecordedStatements:
         """Append an uninitialized value in place of a recorded result that had no memory for its copy."""
         size = tuple(map(int, key[2]))
         attributes: dict[str, Attribute] = {"size": size, "dtype": DTYPES[key[4]]}
-        self._append("aten.empty.memory_format", [], [value], attributes, event)
+        self._append(UNINITIALIZED, [], [value], attributes, event)
         count = int(np.prod(size)) * key[4].itemsize
         self.lost.append(
             f"%{name_text(value.name)} is uninitialized: there was no memory to copy this result of "

@@ -27,7 +27,8 @@ from nncdbg.engine.ops.aten.internals import (
     tell_compiler_of_mode,
     unseen_by_functions,
 )
-from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
+from nncdbg.engine.ops.aten.operators import DETACH
+from nncdbg.engine.ops.aten.signatures import overloads, signature_of, written_tensors
 from nncdbg.torch.guard_findings import OriginWatch
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.module_states import WrittenStates
@@ -422,12 +423,15 @@ class Tape(DispatchMode):
         return call.result
 
 
+(_DETACH,) = overloads(DETACH)
+
+
 def _is_used(call: StepCall) -> bool:
     """Return whether anything but this call refers to a tensor of its result.
 
     Autograd detaches results that it saves; a second run can use the same tensor.
     """
-    if call.function is torch.ops.aten.detach.default:
+    if call.function is _DETACH:
         return False
     found = [*tensors_in(call.result)]
     if isinstance(call, Evaluation):

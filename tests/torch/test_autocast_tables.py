@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from nncdbg.torch.capture import _FULL, _LOWER  # noqa: E402
+from nncdbg.engine.ops.aten.operators import FACTS, Autocast  # noqa: E402
 
 BELOW = {
     "layer_norm": "native_layer_norm",
@@ -45,11 +45,11 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize(
-    ("macros", "table"),
-    [(("LOWER_PRECISION_FP",), _LOWER), (("FP32", "FP32_SET_OPT_DTYPE"), _FULL)],
+    ("macros", "type_"),
+    [(("LOWER_PRECISION_FP",), Autocast.LOWER), (("FP32", "FP32_SET_OPT_DTYPE"), Autocast.FULL)],
     ids=["lower", "full"],
 )
-def test_each_function_of_autocast_has_its_operators_in_the_table(macros, table):
+def test_each_function_of_autocast_has_its_operators_in_the_table(macros, type_):
     header = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
     if not header.exists():
         pytest.skip("this torch has no header of autocast")
@@ -59,4 +59,5 @@ def test_each_function_of_autocast_has_its_operators_in_the_table(macros, table)
         body = text.split(f"#define AT_FORALL_{macro}(_)", 1)[1].split("#define")[0]
         listed |= set(re.findall(r"_\((\w+)", body))
     assert len(listed) > 10
+    table = {name for name, facts in FACTS.items() if facts.autocast is type_}
     assert {name for name in listed - SEVERAL if BELOW.get(name, name) not in table} == set()

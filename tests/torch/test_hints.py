@@ -139,7 +139,7 @@ def test_a_step_changed_as_its_hint_says_is_finite(name):
 
 
 def test_each_hint_with_numbers_has_a_repair():
-    tables = (training._BY_NODE, training._BY_OPERATOR, training._BY_CAUSE)
+    tables = (training._BY_NODE, training._BY_RULE, training._BY_CAUSE)
     code = {
         each for table in tables for text in table.values() for each in re.findall(r"\S*\{\w+\}\S*", text)
     }

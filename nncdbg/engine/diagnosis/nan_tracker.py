@@ -36,11 +36,12 @@ from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
 from nncdbg.engine.observers.statement_checks import FAULTS, faults_of
+from nncdbg.engine.ops.aten.operators import facts_of
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats.inspection import bad, is_finite
-from nncdbg.text.torch_names import autograd_nodes, base_name, is_torch
+from nncdbg.text.torch_names import autograd_nodes, is_torch
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
@@ -474,7 +475,7 @@ class NanTracker:
 def _is_number(statement: Statement) -> bool:
     """Return whether a statement is PyTorch's operator for a number among tensors."""
     nodes, pc = statement.code.nodes, statement.pc
-    return 0 <= pc < len(nodes) and is_torch(nodes[pc].op) and base_name(nodes[pc].op) == "scalar_tensor"
+    return 0 <= pc < len(nodes) and is_torch(nodes[pc].op) and facts_of(nodes[pc].op).makes_scalar
 
 
 def _is_forward(statement: Statement) -> bool:

@@ -22,12 +22,13 @@ from nncdbg.engine.diagnosis.finding_records import NONE, Origins
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks
 from nncdbg.engine.diagnosis.step import Step
 from nncdbg.engine.observers.statement_checks import wider
+from nncdbg.engine.ops.aten.operators import facts_of
 from nncdbg.engine.ops.causes.evidence import at, first, flat, is_float, shown
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import bad
 from nncdbg.text.lexemes import name_text
-from nncdbg.text.torch_names import base_name, is_torch, of_other_library
+from nncdbg.text.torch_names import is_torch, of_other_library
 
 MOST_ELEMENTS = 1 << 22
 """Maximum number of elements of operands and results of a statement that is computed again."""
@@ -192,7 +193,7 @@ class Widened:
 
 
 def _is_cast(op: str) -> bool:
-    return op in _CASTS or (is_torch(op) and base_name(op) == "_to_copy")
+    return op in _CASTS or (is_torch(op) and facts_of(op).casts)
 
 
 def is_finite_in(host: Array) -> Array:
@@ -234,8 +235,7 @@ def _like(results: Sequence[Any], index: int, host: Array) -> Array | None:
 def _products(op: Op, step: Step) -> int:
     shapes = [np.shape(each) for each in step.application.operands]
     results = step.application.results
-    base = base_name(op.name) if is_torch(op.name) and results else ""
-    if base in ("mm", "bmm", "addmm", "baddbmm") or base.startswith(("convolution", "_scaled_dot")):
+    if results and is_torch(op.name) and facts_of(op.name).multiplies:
         # Exact for a product of two matrices, and of the right magnitude for convolutions and attention.
         first, second = sorted(map(math.prod, shapes))[-2:] if len(shapes) > 1 else (1, 1)
         return math.isqrt(first * second * np.size(results[0]))

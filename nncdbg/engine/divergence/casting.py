@@ -23,7 +23,7 @@ import numpy as np
 from nncdbg.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.frontends.stores import Store
 from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.ops.aten.operators import F32_OPERANDS, F32_RESULTS
+from nncdbg.engine.ops.aten.operators import CAST, F32_OPERANDS, F32_RESULTS
 from nncdbg.engine.ops.schema import only_float, schema, version_of
 from nncdbg.errors import GraphError, UsageError
 from nncdbg.ir.names import all_defined, claimed_name
@@ -513,7 +513,7 @@ class _Mixer:
 
     def _cast_node(self, name: str, result: Value, dtype: str) -> Node:
         if self.of_torch:
-            return Node("aten._to_copy.default", (name,), (result,), {"dtype": dtype})
+            return Node(CAST, (name,), (result,), {"dtype": dtype})
         return Node("Cast", (name,), (result,), {"to": ONNX[dtype]})
 
 

@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
-FILES = ("junit", "sarif", "markdown")
-"""Reports that are written to a file, each with an option of its name."""
-
 _CORPUS = "--inputs-dir and --runs"
 
 
@@ -227,6 +224,14 @@ def main(arguments: Sequence[str]) -> int:
     return (watch_script if script_in(arguments, watch.parser()) else watch)(arguments)
 
 
+def _add_reports(parser: ArgumentParser) -> None:
+    """Add an option for each report that is written to a file."""
+    from nncdbg.nan_watch.reports import FILES
+
+    for form in FILES:
+        parser.add_argument(f"--{form}", metavar="FILE", help=f"write a {form} report")
+
+
 @one_shot(
     "nncdbg watch",
     "Run a graph and report the op where the first NaN originates, and why.",
@@ -254,7 +259,7 @@ def main(arguments: Sequence[str]) -> int:
     option("--write-baseline", metavar="FILE", help="write the current findings as the baseline"),
     option("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it"),
     JSON,
-    *(option(f"--{form}", metavar="FILE", help=f"write a {form} report") for form in FILES),
+    _add_reports,
     option("--github", action="store_true", help="print annotations for GitHub Actions"),
     check=_check,
     epilog=_EPILOG,
@@ -303,7 +308,7 @@ def watch(options: Namespace) -> int:
             problems.append(error)
     report.limit(options.max_findings)
     _say(options, screen, report, _on_screen(screen, program, watched))
-    from nncdbg.nan_watch.reports import write
+    from nncdbg.nan_watch.reports import FILES, write
 
     problems += write(report, {form: file for form in FILES if (file := getattr(options, form))}, watched)
     problems += _bundle(options, screen, opened, configuration, report, inputs)

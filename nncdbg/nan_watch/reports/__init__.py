@@ -25,6 +25,9 @@ FORMS: Mapping[str, Form] = {
 }
 """Format name to its render function."""
 
+FILES = tuple(name for name in FORMS if name not in ("json", "github", "text"))
+"""Reports that are written to a file, each with an option of its name; the others are printed."""
+
 
 class NotWritten(NncdbgError):
     """A file that a watch could not write."""

@@ -14,12 +14,12 @@ from nncdbg.comparison.check_results import (
     CheckResult,
     not_checked,
 )
+from nncdbg.engine.ops.aten.operators import facts_of
 from nncdbg.errors import RunError
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
 from nncdbg.text.counting import counted, listed
-from nncdbg.text.torch_names import base_name
 from nncdbg.torch.guard_findings import (
     ERROR,
     NOT_THIS_UPDATE,
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 
 _WHERE = {STATES: "in states", RESULTS: "in a marked step"}
 """Words for the places of a NaN that is in no gradient."""
-
-_FILLS = frozenset({"fill", "full", "full_like", "masked_fill", "new_full"})
-"""Operators that write a number of the script, without namespace and ``_``."""
 
 _MOST = 3
 """The most tensors that a sentence names."""
@@ -109,7 +106,7 @@ class BadStep:
         A number of the script is none, such as the -inf of a mask.
         """
         recorded, origin = self.recorded, self.origin
-        made = origin is not None and origin.trips and (not origin.op or base_name(origin.op) not in _FILLS)
+        made = origin is not None and origin.trips and (not origin.op or not facts_of(origin.op).fills)
         return recorded is not None and recorded.same_states and not made
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.diagnosis.explaining import cause_of, legal
 from nncdbg.engine.ops.causes.evidence import flat
+from nncdbg.engine.ops.declaration import declared
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split
 from nncdbg.errors import NncdbgError
@@ -28,6 +29,16 @@ SPECIAL = (0.0, -1.0, 1e-30, 6e4, 3e38, np.inf, -np.inf)
 
 def is_float(value: Any) -> bool:
     return isinstance(value, np.ndarray) and name_of(value.dtype) in FLOATS
+
+
+def is_differentiable(sample: Sample) -> bool:
+    """Whether a sample of an op's newest version has a gradient rule, and only tensors of floats."""
+    op = sample.op
+    floats = bool(sample.operands) and all(map(is_float, sample.operands)) and op.content is not Content.CAST
+    newest = op in declared(op.name)[-1:]
+    if not (newest and op.vjp is not None and floats and sample.outputs == 1 and not op.jumps):
+        return False
+    return not op.name.startswith(("Optional", "Sequence", "nncdbg.EmptySequence"))
 
 
 def check_formula(sample: Sample) -> None:

@@ -12,8 +12,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.diagnosis.explaining import cause_of
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.declaration import declared, declared_together
-from nncdbg.engine.ops.influence import Content
+from nncdbg.engine.ops.declaration import declared_together
 from tests.engine.diagnosis.births import born, tensor
 from tests.engine.ops import samples, test_influence
 from tests.engine.ops.declarations import (
@@ -21,7 +20,7 @@ from tests.engine.ops.declarations import (
     check_facts,
     check_formula,
     check_gradient,
-    is_float,
+    is_differentiable,
 )
 from tests.engine.ops.samples import Sample, by_entry, sample_of
 from tests.presence import present
@@ -32,16 +31,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "ADD_AN_OP.md"
 
 def has_formula(sample: Sample) -> bool:
     return sample.op.formula is not None
-
-
-def is_differentiable(sample: Sample) -> bool:
-    """Whether a sample of an op's newest version has a gradient rule, and only tensors of floats."""
-    op = sample.op
-    floats = bool(sample.operands) and all(map(is_float, sample.operands)) and op.content is not Content.CAST
-    newest = op in declared(op.name)[-1:]
-    if not (newest and op.vjp is not None and floats and sample.outputs == 1 and not op.jumps):
-        return False
-    return not op.name.startswith(("Optional", "Sequence", "nncdbg.EmptySequence"))
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)

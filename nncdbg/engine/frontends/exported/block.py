@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nncdbg.engine.frontends.layers import ModulePath
+from nncdbg.engine.ops.aten.operators import F32_STATISTICS, SELECT, SIZE
 from nncdbg.errors import GraphError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import (
@@ -180,14 +181,14 @@ def _loop_over(
     names = [block.value(each, "") for each in sequences]
     around = [block.value(each, f"{node.name}.operand") for each in others]
     count = Value(block.names.fresh(f"{node.name}.count"), _INDEX)
-    block.append(node, "aten.sym_size.int", [names[0]], [count], {"dim": 0})
+    block.append(node, SIZE, [names[0]], [count], {"dim": 0})
     carried = _carried(block, module, len(start))
     slices = _carried(block, module, len(names), after=len(start))
     counter = Value(block.names.fresh(f"{node.name}.index"), _INDEX)
     given: list[Operand] = [*(value.name for value in (*carried, *slices)), *around]
     inner = block.inside(module, given).graph([counter, *carried])
     gathered = tuple(
-        Node("aten.select.int", (name, counter.name), (part,), {"dim": 0, "index": OPERAND})
+        Node(SELECT, (name, counter.name), (part,), {"dim": 0, "index": OPERAND})
         for name, part in zip(names, slices, strict=True)
     )
     loop = Graph(node.name, inner.inputs, inner.outputs, (*gathered, *inner.nodes), inner.constants)
@@ -234,9 +235,6 @@ CONTROL: Mapping[str, Callable[[ExportedBlock, Any], None]] = {
 
 
 # -- statements ------------------------------------------------------------------------------------
-
-_ACCUMULATING = ("aten._native_batch_norm_legit_functional.default", "aten.native_batch_norm.default")
-"""Operators with statistics in f32 for operands in half precision, which tensors without data do not show."""
 
 
 class ExportedNames:
@@ -441,7 +439,7 @@ class ExportedBlock:
         items = {user.args[1]: user for user in node.users if user.target is operator.getitem}
         for index, item in enumerate(value):
             result = self._result(items[index]) if index in items else Value("", type_of(item))
-            unsure = index and str(node.target) in _ACCUMULATING
+            unsure = index and str(node.target) in F32_STATISTICS
             yield Value(result.name) if unsure else result
 
     def _result(self, node: Any) -> Value:

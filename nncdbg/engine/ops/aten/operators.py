@@ -1,4 +1,6 @@
-"""Declarations of PyTorch's operators: their influence, and their rules for causes and contracts.
+"""Facts about single operators of PyTorch: the table `FACTS`; and declarations of operators from it.
+
+No other module names an operator; `tests/torch/test_operator_names.py` lists the exceptions.
 
 All overloads of an operator share one declaration; `base_name` maps ``aten._foreach_div_.List`` to ``div``.
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -254,6 +257,14 @@ def _is_small_addend(number: float) -> bool:
     return abs(number) <= 1
 
 
+class Autocast(Enum):
+    """The type in which autocast runs an operator whose operands are floats."""
+
+    OPERANDS = "that of the operands"
+    LOWER = "the lower precision, forward and backward"
+    FULL = "f32, in the forward pass"
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
     """What torch does not state of an operator, for all its overloads."""
@@ -285,8 +296,32 @@ class OperatorFacts:
     """The operand that is f32 in half precision too: the logarithms of sums of exponentials."""
     f32_result: int | None = None
     """The same for a result."""
+    f32_statistics: bool = False
+    """In half precision too, its results after the first one are f32; tensors without data do not show it."""
     screens: bool = False
     """It tests gradients for NaN and Inf, for a step that is skipped if there are any."""
+    cause: str = ""
+    """The name of its rule in `causes/torch_operators.py`."""
+    legal_infinities: bool = False
+    """Infinities in its results after the first one are intended."""
+    updates: bool = False
+    """It is the update of an optimizer, with its options as arguments."""
+    copies: bool = False
+    """Its result is a copy of its operand, at most in another type."""
+    casts: bool = False
+    """It converts the type of its operand."""
+    fills: bool = False
+    """It writes a number of the script."""
+    makes_scalar: bool = False
+    """It makes a tensor of a number of the script."""
+    multiplies: bool = False
+    """It is a product of matrices, a convolution or attention: as many products as the sizes tell."""
+    autocast: Autocast = Autocast.OPERANDS
+    keeps_real_finite: bool = False
+    """Of real and finite operands, it makes finite results: it moves, drops or negates elements, or writes
+    numbers in their place."""
+    selects: bool = False
+    """So they are if its first operand is: the other ones choose among its elements."""
 
 
 def _merged(*rows: tuple[dict[str, Any], Iterable[str]]) -> dict[str, OperatorFacts]:
@@ -296,6 +331,80 @@ def _merged(*rows: tuple[dict[str, Any], Iterable[str]]) -> dict[str, OperatorFa
             found.setdefault(name, {}).update(facts)
     return {name: OperatorFacts(**facts) for name, facts in found.items()}
 
+
+_ATTENTION = tuple(
+    f"_scaled_dot_product_{name}{end}"
+    for name in ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
+    for end in ("", "_backward")
+)
+_OTHER_ATTENTION = (
+    *("_scaled_dot_product_attention_math", "_scaled_dot_product_attention_math_for_mps"),
+    *("_scaled_dot_product_fused_attention_overrideable",),
+    *("_scaled_dot_product_fused_attention_overrideable_backward",),
+)
+
+_CAUSES = {
+    "activation": "gelu silu mish hardswish sigmoid tanh elu gelu_backward silu_backward mish_backward "
+    "hardswish_backward sigmoid_backward tanh_backward elu_backward",
+    "addition": "add",
+    "subtraction": "sub",
+    "reverse_subtraction": "rsub",
+    "multiplication": "mul",
+    "division": "div true_divide",
+    "quotient_added": "addcdiv",
+    "power": "pow",
+    "power_of_two": "exp2",
+    "remainder": "fmod remainder",
+    "rsqrt": "rsqrt",
+    "reciprocal": "reciprocal",
+    "logarithm": "log log2 log10",
+    "log1p": "log1p",
+    "logit": "logit",
+    "logit_backward": "logit_backward",
+    "product_with_logarithm": "xlogy",
+    "root": "sqrt",
+    "exponential": "exp expm1",
+    "sinh": "sinh",
+    "cosh": "cosh",
+    "sin": "sin",
+    "cos": "cos",
+    "tan": "tan",
+    "acos": "acos",
+    "asin": "asin",
+    "atanh": "atanh",
+    "acosh": "acosh",
+    "inverse_error": "erfinv",
+    "gamma": "lgamma digamma polygamma",
+    "cast": "_to_copy",
+    "product_of_matrices": "mm bmm",
+    "addmm": "addmm",
+    "convolution": "convolution",
+    "softmax": "_softmax _log_softmax _safe_softmax",
+    "attention": "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
+    "_scaled_dot_product_attention_math",
+    "layer_norm": "native_layer_norm",
+    "group_norm": "native_group_norm",
+    "batch_norm": "native_batch_norm _native_batch_norm_legit cudnn_batch_norm",
+    "weighted_norm": "_weight_norm_interface",
+    "weighted_norm_backward": "_weight_norm_interface_backward",
+    "total": "sum",
+    "mean": "mean",
+    "product": "prod",
+    "running_sum": "cumsum",
+    "running_product": "cumprod",
+    "deviation": "std var std_mean var_mean",
+    "median": "median nanmedian",
+    "mean_loss": "mse_loss smooth_l1_loss huber_loss binary_cross_entropy multi_margin_loss "
+    "multilabel_margin_loss_forward soft_margin_loss",
+    "likelihood": "nll_loss_forward nll_loss2d_forward",
+    "likelihood_backward": "nll_loss_backward nll_loss2d_backward",
+    "alignment": "_ctc_loss",
+    "of_matrix": "linalg_inv_ex _linalg_solve_ex _linalg_slogdet",
+    "of_factors": "linalg_lu_solve",
+    "triangular": "linalg_solve_triangular",
+    "of_negative_determinant": "where",
+}
+"""The rules in `causes/torch_operators.py`, and the operators that each explains."""
 
 # The first operand is added to the product: a mask, in attention.  Scores of classes may be masked, too, but
 # weights of classes and of elements are factors.
@@ -391,7 +500,55 @@ FACTS: Mapping[str, OperatorFacts] = _merged(
         )
         for row in (({"f32_result": 1}, (name,)), ({"f32_operand": operand}, (f"{name}_backward",)))
     ),
+    (
+        {"f32_statistics": True},
+        ("_native_batch_norm_legit_functional", "native_batch_norm"),
+    ),
     ({"screens": True}, ("_amp_foreach_non_finite_check_and_unscale",)),
+    # Log probabilities of unreachable states; sums of exponentials of masked rows.
+    (
+        {"legal_infinities": True},
+        ("_ctc_loss", *_ATTENTION, *_OTHER_ATTENTION),
+    ),
+    ({"updates": True}, ("_fused_adagrad", "_fused_adam", "_fused_adamw", "_fused_sgd")),
+    ({"copies": True}, ("_to_copy", "_unsafe_view", "clone")),
+    ({"casts": True}, ("_to_copy",)),
+    ({"fills": True}, ("fill", "full", "full_like", "masked_fill", "new_full")),
+    ({"makes_scalar": True}, ("scalar_tensor",)),
+    (
+        {"multiplies": True},
+        ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward", "convolution_overrideable")
+        + ("convolution_backward_overrideable", *_ATTENTION, *_OTHER_ATTENTION),
+    ),
+    # Autocast decides at the functions that a script calls.  A recorded step has the operators below them,
+    # so the rows name those.  They are written by hand: torch's registry lists the functions that autocast
+    # casts, but neither the type nor the operators below.  What is no matrix product and no function that
+    # autocast keeps in f32 runs in the type of its operands.
+    (
+        {"autocast": Autocast.LOWER},
+        ("mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "addr", "matmul", "linear", "prelu")
+        + ("convolution", "_convolution", "convolution_backward", "mkldnn_convolution", "mkldnn_linear")
+        + _ATTENTION,
+    ),
+    (
+        {"autocast": Autocast.FULL},
+        ("_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "_fused_rms_norm")
+        + ("nll_loss_forward", "nll_loss2d_forward", "mse_loss", "smooth_l1_loss", "huber_loss")
+        + ("soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss_forward", "binary_cross_entropy")
+        + ("binary_cross_entropy_with_logits", "softplus", "norm", "linalg_vector_norm", "logsumexp")
+        + ("_cdist_forward", "_pdist_forward", "dist", "sum", "prod", "cumsum", "cumprod", "renorm", "pow")
+        + ("exp", "expm1", "log", "log10", "log1p", "log2", "rsqrt", "reciprocal", "acos", "asin", "cosh")
+        + ("sinh", "tan", "erfinv", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+        + ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+        + ("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d")
+        + ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    ),
+    (
+        {"keeps_real_finite": True},
+        ("abs", "bernoulli", "cat", "clone", "masked_fill", "neg", "relu", "stack"),
+    ),
+    ({"selects": True}, ("threshold_backward",)),
+    *(({"cause": rule}, operators.split()) for rule, operators in _CAUSES.items()),
 )
 """The facts about operators by their name without overload (`base_name`); the usual ones for all others."""
 
@@ -410,6 +567,39 @@ HARMLESS: Mapping[str, Callable[[float], bool]] = {
     )
 }
 """The operators by name, and whether a number as second argument makes no NaN and no Inf."""
+F32_STATISTICS = frozenset(f"aten.{name}.default" for name, facts in FACTS.items() if facts.f32_statistics)
+
+# Operators that nncdbg writes into programs, or that have a meaning of their own there.
+CAST = "aten._to_copy.default"
+EQUAL = "aten.eq.Scalar"
+SELECT = "aten.select.int"
+SIZE = "aten.sym_size.int"
+SLOGDET = "aten._linalg_slogdet.default"
+DROPOUT = "aten.native_dropout.default"
+DETACH = "aten.detach.default"
+UNINITIALIZED = "aten.empty.memory_format"
+BATCH_NORM_WITHOUT_STATES = "aten._native_batch_norm_legit.no_stats"
+
+FIRST_GRADIENT = "aten.ones_like.default"
+"""Makes the gradient of the loss, just before the backward pass."""
+
+READS_NUMBER = "aten._local_scalar_dense.default"
+"""Gives Python the one number of a tensor, as `Tensor.item`."""
+
+POSITIONED_VIEW = "aten.as_strided.default"
+"""Makes a view at a position of the whole storage."""
+
+LAZY = ((1, "aten._conj.default"), (2, "aten._neg_view.default"))
+"""Flags of lazily conjugated and negated views (`torch.storages.Key`), and the operators that set them."""
+
+RESOLVED = ((1, "aten._conj_physical.default"), (2, "aten.neg.default"))
+"""The same flags, and the operators that compute what is in memory."""
+
+FROM_NUMPY = frozenset(("aten.resolve_neg.default", "aten.lift_fresh.default"))
+"""The operators of `Tensor.numpy` and `torch.from_numpy`, if an implementation calls both."""
+
+REBINDING = "aten.set_"
+"""Gives a tensor other memory and writes nothing, as for a batch from a worker of a DataLoader."""
 
 
 def facts_of(op: str) -> OperatorFacts:
@@ -426,6 +616,11 @@ def allocates_only(op: str) -> bool:
 def takes_memory(op: str) -> bool:
     """Return whether an operator only allocates memory, or takes over numbers of the user."""
     return facts_of(op).takes_memory
+
+
+def has_format_of_onednn(op: str) -> bool:
+    """Return whether an operator has operands in a memory format of oneDNN, as an LSTM on the CPU has."""
+    return op.startswith("aten.mkldnn_")
 
 
 def overwrites(op: str) -> bool:

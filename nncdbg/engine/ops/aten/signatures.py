@@ -187,6 +187,13 @@ def signature(name: str) -> Signature | None:
     return signature_of(found) if isinstance(found, OpOverload) else None
 
 
+def overloads(name: str) -> frozenset[Any]:
+    """Return all overloads of an operator of PyTorch, by the name in program text of one of them."""
+    namespace, operator, *_ = name.split(".")
+    packet = getattr(getattr(torch.ops, namespace), operator)
+    return frozenset(getattr(packet, each) for each in packet.overloads())
+
+
 @cache
 def signature_of(overload: Any) -> Signature:
     """Return the signature of an overload; that of an operator of higher order has no arguments."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.ops.causes import Birth, Cause, layers, pointwise, sums
+from nncdbg.engine.ops.aten.operators import BATCH_NORM_WITHOUT_STATES, EQUAL, SLOGDET, facts_of
+from nncdbg.engine.ops.causes import Birth, Cause, layers, pointwise, rule_of, sums
 from nncdbg.engine.ops.causes.evidence import (
     EXACT,
     ArgumentName,
@@ -193,7 +195,7 @@ def _singular(birth: Birth, matrices: Array, what: str) -> Cause | None:
         return None
     name = part(birth, 0, [*index, slice(None), slice(None)])
     evidence = f"{what}{name} is singular: its rank is {rank} of {size}"
-    if base_name(birth.op) == "_linalg_slogdet":
+    if base_name(birth.op) == base_name(SLOGDET):
         return Cause("log of zero", f"{evidence}, so its determinant is 0", "")
     return Cause("division by zero", evidence, "")
 
@@ -201,10 +203,10 @@ def _singular(birth: Birth, matrices: Array, what: str) -> Cause | None:
 def of_negative_determinant(birth: Birth) -> Cause | None:
     """`where` in `torch.logdet`, which selects NaN where the sign of a determinant is -1."""
     test = birth.makers[0] if birth.makers else None
-    if test is None or test.op != "aten.eq.Scalar" or not test.of:
+    if test is None or test.op != EQUAL or not test.of:
         return None
     sign = test.of[0]
-    if birth.kind != "nan" or sign is None or sign.op != "aten._linalg_slogdet.default":
+    if birth.kind != "nan" or sign is None or sign.op != SLOGDET:
         return None
     negative = np.broadcast_to(birth.inputs[0], birth.output.shape)
     if not negative[spot(birth)]:
@@ -299,7 +301,7 @@ def group_norm(birth: Birth) -> Cause | None:
 
 
 def batch_norm(birth: Birth) -> Cause | None:
-    training = birth.attributes.get("training", birth.op.startswith("aten._native_batch_norm_legit.no_stats"))
+    training = birth.attributes.get("training", birth.op.startswith(BATCH_NORM_WITHOUT_STATES))
     named = as_op(birth, "BatchNormalization", training_mode=int(bool(training)), **_epsilon(birth))
     return layers.batch(replace(named, index=0)) if birth.index == 0 else None
 
@@ -406,7 +408,8 @@ def _of_norms(birth: Birth, direction: Array, number: int) -> Cause | None:
 
 def described(birth: Birth) -> Cause | None:
     """Return the cause by the rule of the operator; None if it has none or the rule finds none."""
-    rule = _RULES.get(base_name(birth.op))
+    name = facts_of(birth.op).cause
+    rule: CauseRule | None = rule_of(f"torch_operators.{name}") if name else None
     return None if rule is None else rule(birth)
 
 
@@ -425,7 +428,7 @@ def _sum(birth: Birth, op: str) -> Cause | None:
     return pointwise.addition(scaled)
 
 
-def _reverse_sub(birth: Birth) -> Cause | None:
+def reverse_subtraction(birth: Birth) -> Cause | None:
     """`rsub`: other - alpha * self."""
     pair = paired(birth)
     if pair is None or birth.attributes.get("alpha") not in (None, 1):
@@ -434,7 +437,7 @@ def _reverse_sub(birth: Birth) -> Cause | None:
     return pointwise.addition(as_op(turned, "Sub"))
 
 
-def _div(birth: Birth) -> Cause | None:
+def division(birth: Birth) -> Cause | None:
     pair = paired(birth)
     if pair is None:
         return None
@@ -446,7 +449,7 @@ def _div(birth: Birth) -> Cause | None:
     return pointwise.division(as_op(pair, "Div"))
 
 
-def _rsqrt(birth: Birth) -> Cause | None:
+def rsqrt(birth: Birth) -> Cause | None:
     x = birth.inputs[0]
     number = element(x, spot(birth))
     if number == 0:
@@ -475,7 +478,7 @@ def _of_pair(op: str, rule: CauseRule, second: str = "other") -> CauseRule:
     return of_pair
 
 
-def _log1p(birth: Birth) -> Cause | None:
+def log1p(birth: Birth) -> Cause | None:
     x = birth.inputs[0]
     number = element(x, spot(birth))
     if number == -1:
@@ -485,7 +488,7 @@ def _log1p(birth: Birth) -> Cause | None:
     )
 
 
-def _logit(birth: Birth) -> Cause | None:
+def logit(birth: Birth) -> Cause | None:
     """`logit` clips x to [eps, 1 - eps], if there is an eps."""
     x, eps = birth.inputs[0], birth.attributes.get("eps")
     number = element(x, spot(birth))
@@ -507,7 +510,7 @@ def _axes(birth: Birth) -> dict[str, Any]:
     return {"axes": axes or None, "keepdims": int(bool(birth.attributes.get("keepdim")))}
 
 
-def _deviation(birth: Birth) -> Cause | None:
+def deviation(birth: Birth) -> Cause | None:
     """The variance, or its root, of at most `correction` elements."""
     x = birth.inputs[0]
     axes = sums.reduced_axes(as_op(birth, "ReduceMean", [x], **_axes(birth)))
@@ -532,7 +535,7 @@ def _running(birth: Birth, op: str, rule: CauseRule) -> Cause | None:
     return replace(found, name="overflow of a product")
 
 
-def _quotient_added(birth: Birth) -> Cause | None:
+def quotient_added(birth: Birth) -> Cause | None:
     """`addcdiv`: self + value * tensor1 / tensor2."""
     # In an operator on lists, the operands of one element are as far apart as a list is long.
     apart = next((value for key, value in birth.attributes.items() if key.startswith("n_") and value), 0)
@@ -555,7 +558,7 @@ def _quotient_added(birth: Birth) -> Cause | None:
     return cause_of_number(birth, EXACT.add(decimal(start), step), words)
 
 
-def _activation(birth: Birth) -> Cause | None:
+def activation(birth: Birth) -> Cause | None:
     """Return the cause for an activation, or its derivative, of an infinite element."""
     index = spot(birth)
     infinite = [
@@ -569,73 +572,32 @@ def _activation(birth: Birth) -> Cause | None:
     return Cause("zero times infinity", words, "")
 
 
-_softmax_row = _of_first("Softmax", layers.softmax, lambda birth: {"axis": birth.attributes["dim"]})
-
-_ACTIVATIONS = ("gelu", "silu", "mish", "hardswish", "sigmoid", "tanh", "elu")
-
-_RULES: Mapping[str, CauseRule] = {
-    **{f"{name}{end}": _activation for name in _ACTIVATIONS for end in ("", "_backward")},
-    "add": lambda birth: _sum(birth, "Add"),
-    "sub": lambda birth: _sum(birth, "Sub"),
-    "rsub": _reverse_sub,
-    "mul": _of_pair("Mul", pointwise.multiplication),
-    **dict.fromkeys(("div", "true_divide"), _div),
-    "pow": _of_pair("Pow", pointwise.power, "exponent"),
-    **dict.fromkeys(("fmod", "remainder"), _of_pair("Mod", pointwise.remainder)),
-    "rsqrt": _rsqrt,
-    "reciprocal": _same("Reciprocal", pointwise.reciprocal),
-    **dict.fromkeys(("log", "log2", "log10"), _same("Log", pointwise.logarithm)),
-    "log1p": _log1p,
-    "logit": _logit,
-    "sqrt": _same("Sqrt", pointwise.root),
-    **dict.fromkeys(("exp", "expm1"), _same("Exp", pointwise.exponential)),
-    "sinh": _same("Sinh", pointwise.exponential),
-    "cosh": _same("Cosh", pointwise.exponential),
-    "tan": _same("Tan", pointwise.tangent),
-    "sin": _same("Sin", pointwise.of_angle),
-    "cos": _same("Cos", pointwise.of_angle),
-    "acos": _same("Acos", pointwise.arcsine),
-    "asin": _same("Asin", pointwise.arcsine),
-    "atanh": _same("Atanh", pointwise.area_tangent),
-    "acosh": _same("Acosh", pointwise.area_cosine),
-    **dict.fromkeys(("mm", "bmm"), _of_first("MatMul", sums.matmul, count=2)),
-    "addmm": addmm,
-    "convolution": convolution,
-    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), _softmax_row),
-    "_scaled_dot_product_flash_attention_for_cpu": attention,
-    **dict.fromkeys(
-        ("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math"), attention
-    ),
-    "native_layer_norm": layer_norm,
-    "native_group_norm": group_norm,
-    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), batch_norm),
-    "mean": _of_first("ReduceMean", sums.mean, _axes),
-    "sum": _of_first("ReduceSum", sums.total, _axes),
-    **dict.fromkeys(("std", "var", "std_mean", "var_mean"), _deviation),
-    "cumprod": lambda birth: _running(birth, "CumProd", sums.running_product),
-    "cumsum": lambda birth: _running(birth, "CumSum", sums.running_sum),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), likelihood),
-    "_ctc_loss": alignment,
-    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), likelihood_backward),
-    **dict.fromkeys(
-        ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"), _of_no_elements("the mean")
-    ),
-    **dict.fromkeys(("multi_margin_loss", "multilabel_margin_loss_forward"), _of_no_elements("the mean")),
-    "soft_margin_loss": _of_no_elements("the mean"),
-    **dict.fromkeys(("median", "nanmedian"), _of_no_elements("the median")),
-    "_weight_norm_interface": weighted_norm,
-    "_weight_norm_interface_backward": weighted_norm_backward,
-    "xlogy": product_with_logarithm,
-    "prod": _of_first("ReduceProd", sums.reduced_product, _axes),
-    "exp2": power_of_two,
-    **dict.fromkeys(("lgamma", "digamma", "polygamma"), gamma),
-    "erfinv": inverse_error,
-    "logit_backward": logit_backward,
-    **dict.fromkeys(("linalg_inv_ex", "_linalg_solve_ex", "_linalg_slogdet"), of_matrix),
-    "where": of_negative_determinant,
-    "linalg_lu_solve": of_factors,
-    "linalg_solve_triangular": triangular,
-    "_to_copy": _of_first("Cast", pointwise.cast),
-    "addcdiv": _quotient_added,
-}
-"""The rule of an operator, by its name without overload."""
+# The rules of operators with the formula of an op of ONNX.
+addition = partial(_sum, op="Add")
+subtraction = partial(_sum, op="Sub")
+multiplication = _of_pair("Mul", pointwise.multiplication)
+power = _of_pair("Pow", pointwise.power, "exponent")
+remainder = _of_pair("Mod", pointwise.remainder)
+reciprocal = _same("Reciprocal", pointwise.reciprocal)
+logarithm = _same("Log", pointwise.logarithm)
+root = _same("Sqrt", pointwise.root)
+exponential = _same("Exp", pointwise.exponential)
+sinh = _same("Sinh", pointwise.exponential)
+cosh = _same("Cosh", pointwise.exponential)
+sin = _same("Sin", pointwise.of_angle)
+cos = _same("Cos", pointwise.of_angle)
+tan = _same("Tan", pointwise.tangent)
+acos = _same("Acos", pointwise.arcsine)
+asin = _same("Asin", pointwise.arcsine)
+atanh = _same("Atanh", pointwise.area_tangent)
+acosh = _same("Acosh", pointwise.area_cosine)
+cast = _of_first("Cast", pointwise.cast)
+product_of_matrices = _of_first("MatMul", sums.matmul, count=2)
+softmax = _of_first("Softmax", layers.softmax, lambda birth: {"axis": birth.attributes["dim"]})
+total = _of_first("ReduceSum", sums.total, _axes)
+mean = _of_first("ReduceMean", sums.mean, _axes)
+product = _of_first("ReduceProd", sums.reduced_product, _axes)
+running_sum = partial(_running, op="CumSum", rule=sums.running_sum)
+running_product = partial(_running, op="CumProd", rule=sums.running_product)
+mean_loss = _of_no_elements("the mean")
+median = _of_no_elements("the median")

@@ -29,14 +29,9 @@ from nncdbg.engine.ops.causes.evidence import (
 from nncdbg.engine.ops.causes.torch_operators import computed_in, described, paired, with_numbers
 from nncdbg.stats.inspection import bad
 from nncdbg.text.counting import elements
-from nncdbg.text.torch_names import autograd_nodes, base_name, of_other_library
+from nncdbg.text.torch_names import autograd_nodes, of_other_library
 
 HALF = ("f16", "bf16")
-
-_MOVING = frozenset(
-    {"view", "_unsafe_view", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "detach", "alias"}
-    | {"_to_copy", "clone", "select", "slice"}
-)
 
 
 def in_forward(birth: Birth) -> Cause | None:
@@ -72,9 +67,9 @@ def maker_of(birth: Birth, number: int) -> Made | None:
 
 def _is_deviation(maker: Made | None) -> bool:
     """Return whether a value is a standard deviation or a variance, moved and nothing else."""
-    while maker is not None and base_name(maker.op) in _MOVING:
+    while maker is not None and (facts_of(maker.op).views or facts_of(maker.op).copies):
         maker = maker.of[0] if maker.of else None
-    return maker is not None and base_name(maker.op) in ("std", "var", "std_mean", "var_mean")
+    return maker is not None and facts_of(maker.op).cause == "deviation"
 
 
 def here(birth: Birth) -> str:
@@ -154,7 +149,8 @@ def in_backward(birth: Birth) -> Cause | None:
 
 def _where_trap(birth: Birth, node: str) -> Cause | None:
     """Return the cause for a NaN from a gradient of 0 of the branch that a mask did not take."""
-    if birth.kind != "nan" or base_name(birth.op) not in ("div", "mul"):
+    divides = facts_of(birth.op).cause == "division"
+    if birth.kind != "nan" or not (divides or _multiplies(birth)):
         return None
     index = spot(birth)
     pair = paired(birth)
@@ -167,7 +163,7 @@ def _where_trap(birth: Birth, node: str) -> Cause | None:
     masked = next(filter(None, map(_mask_of, _ancestors(maker_of(birth, gradient)))), "")
     if not masked:
         return None
-    words = f"{shown(numbers[0])} {'/' if base_name(birth.op) == 'div' else '*'} {shown(numbers[1])}"
+    words = f"{shown(numbers[0])} {'/' if divides else '*'} {shown(numbers[1])}"
     evidence = (
         f"the gradient {spelled(birth, gradient)}{at(index)} is 0, because {masked} does not "
         f"take this branch in forward; {node} computes {words}"
@@ -192,13 +188,13 @@ _AT_ZERO = {
 def _at_zero(birth: Birth, kind: str) -> Cause | None:
     name, function, hint = _AT_ZERO[kind]
     index = spot(birth)
-    base = base_name(birth.op)
-    if base == "div":
+    rule = facts_of(birth.op).cause
+    if rule == "division":
         pair = paired(birth)
         if pair is None or element(pair.inputs[1], index) != 0:
             return None
         zero, name_of_zero = pair.inputs[1], spelled(pair, 1)
-    elif base in ("pow", "reciprocal", "rsqrt") and element(birth.inputs[0], index) == 0:
+    elif rule in ("power", "reciprocal", "rsqrt") and element(birth.inputs[0], index) == 0:
         zero, name_of_zero = birth.inputs[0], spelled(birth, 0)
     else:
         return None
@@ -214,12 +210,14 @@ def _gradient_overflow(birth: Birth, found: Cause) -> Cause:
         "overflow of half precision",
     ):
         return replace(found, name="gradient overflow")
-    products = sum(
-        base_name(made.op) == "mul" for made in _ancestors(maker_of(birth, 0) or maker_of(birth, 1))
-    )
-    if base_name(birth.op) == "mul" and products >= _LONG_PRODUCT:
+    products = sum(map(_multiplies, _ancestors(maker_of(birth, 0) or maker_of(birth, 1))))
+    if _multiplies(birth) and products >= _LONG_PRODUCT:
         return replace(found, name="overflow of a product")
     return found
+
+
+def _multiplies(statement: Birth | Made) -> bool:
+    return facts_of(statement.op).cause == "multiplication"
 
 
 _LONG_PRODUCT = 3
@@ -242,11 +240,12 @@ _RATE = frozenset({"lr", "alpha", "value", "scalars"})
 def in_optimizer(birth: Birth) -> Cause | None:
     if not birth.graph.startswith("optimizer"):
         return None
-    base = base_name(birth.op)
+    rule = facts_of(birth.op).cause
     option = next(_bad_options(birth), None)
     if option is not None:
         return _bad_option(birth, *option)
-    if birth.kind == "inf" and base in ("add", "sub") and birth.attributes.get("alpha") is not None:
+    added = rule in ("addition", "subtraction") and birth.attributes.get("alpha") is not None
+    if added and birth.kind == "inf":
         return _too_large(birth)
     found = described(birth)
     if _divides_by_zero(birth, found):
@@ -295,7 +294,7 @@ def _is_multiplied_by_rate(birth: Birth) -> bool:
     In place, the number is a decay of a weight or moment.
     """
     number = birth.attributes.get("other")
-    if birth.kind != "inf" or base_name(birth.op) != "mul" or number is None or _is_in_place(birth):
+    if birth.kind != "inf" or not _multiplies(birth) or number is None or _is_in_place(birth):
         return False
     return bool(abs(number) > abs(element(birth.inputs[0], spot(birth))))
 
@@ -321,15 +320,16 @@ def _too_large(birth: Birth) -> Cause | None:
     return Cause("overflow in the optimizer", evidence, hint)
 
 
-_DIVISIONS = frozenset({"div", "addcdiv", "reciprocal", "rsqrt", "true_divide"})
+_DIVISIONS = frozenset({"division", "quotient_added", "reciprocal", "rsqrt"})
+"""Rules of operators that divide."""
 
 
 def _divides_by_zero(birth: Birth, found: Cause | None) -> bool:
     """Return whether an update divides by 0, as the rule of its operator says, or as a fused one with eps."""
-    if base_name(birth.op).startswith("_fused"):
+    if facts_of(birth.op).updates:
         eps = birth.attributes.get("eps")
         return eps is not None and not birth.output.dtype.type(eps)
-    return base_name(birth.op) in _DIVISIONS and found is not None and "by zero" in found.name
+    return facts_of(birth.op).cause in _DIVISIONS and found is not None and "by zero" in found.name
 
 
 def _division(birth: Birth, found: Cause | None) -> Cause:
@@ -397,12 +397,10 @@ def is_legal(birth: Birth, made_by: Sequence[Maker]) -> bool:
     """
     if birth.graph.startswith("optimizer"):
         return False
-    base = base_name(birth.op)
     numbers = [value for value in birth.attributes.values() if isinstance(value, float)]
     if any(math.isinf(value) for value in numbers):
         return True
-    # Log probabilities of unreachable states; sums of exponentials of masked rows.
-    return (base == "_ctc_loss" or base.startswith("_scaled_dot_product")) and birth.index > 0
+    return facts_of(birth.op).legal_infinities and birth.index > 0
 
 
 def hint(birth: Birth, found: Cause) -> str:
@@ -423,9 +421,9 @@ def _general(birth: Birth, found: Cause, dtype: str) -> str:
     kind = autograd_kind(birth)
     if kind in _BY_NODE and found.name in _DIVISION_CAUSES:
         return _BY_NODE[kind]
-    by_operator = _BY_OPERATOR.get((base_name(birth.op), found.name), "")
-    if by_operator or found.name not in _BY_CAUSE:
-        return by_operator
+    by_rule = _BY_RULE.get((facts_of(birth.op).cause, found.name), "")
+    if by_rule or found.name not in _BY_CAUSE:
+        return by_rule
     if found.name in ("overflow of half precision", "gradient overflow") and dtype != "f16":
         return _BY_CAUSE["overflow"]
     if found.name == "cast out of range" and dtype != "f16":
@@ -466,15 +464,13 @@ _BY_NODE = {
 }
 """The usual fix of a division by zero in the formula of a gradient: the division is not in the script."""
 
-_BY_OPERATOR = {
-    ("nll_loss_forward", "zero divided by zero"): _NO_TARGET,
-    ("nll_loss2d_forward", "zero divided by zero"): _NO_TARGET,
-    ("nll_loss_backward", "zero divided by zero"): _NO_TARGET,
-    ("nll_loss2d_backward", "zero divided by zero"): _NO_TARGET,
-    ("_weight_norm_interface", "zero divided by zero"): _DIRECTION,
-    ("_weight_norm_interface_backward", "zero divided by zero"): _DIRECTION,
-    ("xlogy", "log of a negative number"): "pass probabilities; F.kl_div takes log_target=True for their "
-    "logarithms",
+_BY_RULE = {
+    ("likelihood", "zero divided by zero"): _NO_TARGET,
+    ("likelihood_backward", "zero divided by zero"): _NO_TARGET,
+    ("weighted_norm", "zero divided by zero"): _DIRECTION,
+    ("weighted_norm_backward", "zero divided by zero"): _DIRECTION,
+    ("product_with_logarithm", "log of a negative number"): "pass probabilities; F.kl_div takes "
+    "log_target=True for their logarithms",
     ("log1p", "log of zero"): "use torch.log1p(x.clamp_min(-1 + {unit}))",
     ("log1p", "log of a negative number"): "find why the argument is below -1, or use "
     "x.clamp_min(-1 + {unit})",
@@ -483,19 +479,16 @@ _BY_OPERATOR = {
     ("acos", "outside of the domain"): f"{_INSIDE}; rounding moves a cosine or a correlation past 1",
     ("asin", "outside of the domain"): f"{_INSIDE}; rounding moves a cosine or a correlation past 1",
     ("atanh", "outside of the domain"): _INSIDE,
-    ("erfinv", "outside of the domain"): _INSIDE,
+    ("inverse_error", "outside of the domain"): _INSIDE,
     ("acosh", "outside of the domain"): "use x.clamp_min(1 + {unit})",
     ("logit", "outside of the domain"): "pass probabilities to logit",
-    **{(name, "outside of the domain"): _POLE for name in ("lgamma", "digamma", "polygamma")},
-    **{
-        (name, "division by zero"): _SINGULAR
-        for name in (*("linalg_inv_ex", "_linalg_solve_ex", "linalg_lu_solve", "linalg_solve_triangular"),)
-    },
-    ("_linalg_slogdet", "log of zero"): _SINGULAR,
-    ("where", "log of a negative number"): "use torch.linalg.slogdet(A).logabsdet for the logarithm of its "
-    "magnitude; a covariance A must be positive definite",
+    ("gamma", "outside of the domain"): _POLE,
+    **{(rule, "division by zero"): _SINGULAR for rule in ("of_matrix", "of_factors", "triangular")},
+    ("of_matrix", "log of zero"): _SINGULAR,
+    ("of_negative_determinant", "log of a negative number"): "use torch.linalg.slogdet(A).logabsdet for the "
+    "logarithm of its magnitude; a covariance A must be positive definite",
 }
-"""The usual fix by operator and cause, where that of the cause alone is too general."""
+"""The usual fix by rule (`OperatorFacts.cause`) and cause, where that of the cause alone is too general."""
 
 _BY_CAUSE = {
     "log of zero": "use torch.log(x.clamp_min({tiny})), F.log_softmax for log(softmax), or F.logsigmoid for "

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from nncdbg.engine.ops.aten.internals import all_operator_names  # noqa: E402
-from nncdbg.engine.ops.aten.operators import MOVED_BY_EXPERIMENT, facts_of, torch_operator  # noqa: E402
+from nncdbg.engine.ops.aten.operators import FACTS, MOVED_BY_EXPERIMENT, torch_operator  # noqa: E402
 from nncdbg.engine.ops.aten.signatures import signature_of  # noqa: E402
 
 NOT_MOVED = {
@@ -41,6 +41,5 @@ def test_abs_of_finite_complex_numbers_overflows():
 
 def test_operators_that_the_native_observer_need_not_read_keep_finite_numbers_finite():
     """The observer applies its table to real numbers only, for which `abs` keeps finite numbers finite."""
-    from nncdbg.torch.operator_watch import _KEEP_FINITE
-
-    assert {name for name in _KEEP_FINITE if not facts_of(f"aten.{name}.default").keeps_finite} == {"abs"}
+    unread = {name: facts for name, facts in FACTS.items() if facts.keeps_real_finite or facts.selects}
+    assert {name for name, facts in unread.items() if not facts.keeps_finite} == {"abs"}
