@@ -81,7 +81,7 @@ def load(session: CommandSession, text: str) -> None:
         hint = "add one: `load %h = FILE.npy`, FILE.npz:KEY or FILE.png:STEPS"
         raise UsageError("the file is missing", hint=hint)
     scope = session.target.scope()
-    target = resolve_name(name.strip(), scope.has, scope.names)
+    target = resolve_name(name.strip(), scope.has, scope.names, scope.aliases)
     _set(session, target, _unquoted(path))
 
 

@@ -33,11 +33,15 @@ def check(session: CommandSession, text: str) -> None:
         raise UsageError("`check` needs what to check", hint=_HINT)
     scope = session.target.scope()
     first, rest = split_value(rest.strip())
-    y = resolve_name(first, scope.has, scope.names)
+    y = resolve_name(first, scope.has, scope.names, scope.aliases)
     word, _, second = rest.strip().partition(" ")
     if word and (word != "by" or not second.strip()):
         raise UsageError(f'`check grad` cannot read "{rest.strip()}"', hint=_HINT)
-    by = [resolve_name(second.strip(), scope.has, scope.names)] if word else _float_operands(session, y)
+    by = (
+        [resolve_name(second.strip(), scope.has, scope.names, scope.aliases)]
+        if word
+        else _float_operands(session, y)
+    )
     for x in by:
         try:
             session.screen.put("\n".join(_report(session, y, x)))

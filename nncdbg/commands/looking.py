@@ -302,5 +302,9 @@ def why(session: CommandSession, text: str) -> None:
     name, rest = split_value(text.removeprefix("-v").strip() if verbose else text)
     depth = whole_number("why", rest) if rest else 20 if verbose else None
     target, scope = session.target, session.target.scope()
-    chosen = resolve_name(name, scope.has, scope.names) if name else value_in_question(target, session.screen)
+    chosen = (
+        resolve_name(name, scope.has, scope.names, scope.aliases)
+        if name
+        else value_in_question(target, session.screen)
+    )
     explain(session.screen, target, chosen, depth)

@@ -110,12 +110,12 @@ def _show_backward_stack(session: CommandSession, text: str) -> None:
         raise UsageError("`where grad` needs a value", hint=_GRADIENT_HINT)
     scope = session.target.scope()
     first, rest = split_value(text)
-    y = resolve_name(first, scope.has, scope.names)
+    y = resolve_name(first, scope.has, scope.names, scope.aliases)
     word, _, names = rest.strip().partition(" ")
     if word and (word != "by" or not names.strip()):
         raise UsageError(f'`where grad` cannot read "{rest.strip()}"', hint=_GRADIENT_HINT)
     given = [each.strip() for each in names.split(",")] if word else []
-    xs = [resolve_name(each, scope.has, scope.names) for each in given] or _leaves(session, y)
+    xs = [resolve_name(each, scope.has, scope.names, scope.aliases) for each in given] or _leaves(session, y)
     try:
         stages = session.target.gradient(y, [*dict.fromkeys(xs)])
     except OperandError as error:

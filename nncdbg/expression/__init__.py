@@ -185,14 +185,16 @@ def condition(expression: Expression, scope: VisibleValues) -> bool:
     return Evaluator(expression.text, scope).truth(expression.root)
 
 
-def resolve_name(text: str, has: Has, names: Names = None) -> str:
+def resolve_name(text: str, has: Has, names: Names = None, aliases: Aliases = dict) -> str:
     """Return the value name for `%h`, `%"odd name"`, plain `h`, or any known name without a sigil.
 
     Raises ExpressionError for an unknown name, with the nearest known name as a hint.
     """
+    if (value := aliases().get(text.strip())) is not None:
+        return value
     if has(text.strip()):
         return text.strip()
-    parser = ExpressionParser(text, has, names)
+    parser = ExpressionParser(text, has, names, aliases)
     name = parser.any_name()
     parser.end()
     return name

@@ -80,7 +80,8 @@ class SourceTrace:
             firsts.setdefault(each.call, number)
         if any(not NO_VISIT <= each < len(self.visits) for each in self.statements):
             return "a statement belongs to no visit"
-        if any(not 0 <= each.call < len(self.calls) for each in (*self.visits, *self.names)):
+        calls = (*(each.call for each in self.visits), *(each.call for each in self.names))
+        if any(not 0 <= call < len(self.calls) for call in calls):
             return "a visit or a name belongs to no call"
         if any(each.of >= number for number, each in enumerate(self.visits)):
             return "a backward pass has no forward line"

@@ -31,7 +31,7 @@ def value_named(target: Target, text: str) -> str | None:
     """Return the value name in `%h`, `%"odd name"` or plain `h`; None for other expressions."""
     scope = target.scope()
     try:
-        return resolve_name(text, scope.has, scope.names)
+        return resolve_name(text, scope.has, scope.names, scope.aliases)
     except ExpressionError:
         return None
 

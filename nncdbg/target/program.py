@@ -181,7 +181,7 @@ class ProgramTarget(Target):
         return self._debugger.breakpoints.placement.named.known[kind]
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
-        return ProgramStops(self._debugger).lines(place)
+        return self.stops.lines(place)
 
     @cached_property
     def source(self) -> SourceView | None:

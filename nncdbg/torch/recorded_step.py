@@ -42,7 +42,7 @@ from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.opening.folder_writing import self_contained, write_folder
 from nncdbg.presentation.source_files import named_file
 from nncdbg.representation import RichOutput, represent
-from nncdbg.torch.recording import BACKWARD, FIRST_GRADIENT, FORWARD, OPTIMIZER, Event
+from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
 from nncdbg.torch.source_frames import Binding
 from nncdbg.torch.source_values import NamedValues
 from nncdbg.torch.statements import UPDATE, FreeNames, RecordedStatement, RecordedStatements

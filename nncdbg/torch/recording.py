@@ -78,9 +78,6 @@ from nncdbg.torch.storages import (
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
-FIRST_GRADIENT = "aten.ones_like.default"
-"""Makes the gradient of the loss, just before the backward pass."""
-
 UNSEEN = ("profiler", "debugprims")
 """Libraries whose operators are not part of the program."""
 

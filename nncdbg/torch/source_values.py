@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from nncdbg.engine.ops.aten.operators import FIRST_GRADIENT
 from nncdbg.ir.source_trace import NO_VISIT, SourceCall, SourceName, SourceTrace, SourceVisit
-from nncdbg.torch.recording import BACKWARD, FIRST_GRADIENT, Event
+from nncdbg.torch.recording import BACKWARD, Event
 from nncdbg.torch.source_frames import Binding, Call, Visit
 from nncdbg.torch.statements import UPDATE, RecordedStatement, RecordedStatements
 from nncdbg.torch.storages import Key

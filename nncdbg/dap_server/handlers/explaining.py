@@ -338,7 +338,7 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
         found = target.explain([near.number], shown.summary, near.frame.number, check)
     else:
         scope = values_from(session, arguments.frame_id)
-        name = resolve_name(arguments.expression, scope.has, scope.names)
+        name = resolve_name(arguments.expression, scope.has, scope.names, scope.aliases)
         found = target.explain(name, shown.summary, target.frame(0).depth - scope.depth, check)
     origins = list(found.path(DEPTH))
     steps = [

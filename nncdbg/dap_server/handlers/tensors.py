@@ -339,7 +339,9 @@ def _named(scope: Scope, arguments: SliceArguments) -> Any:
     if (arguments.name is None) == (arguments.expression is None):
         raise UsageError("a slice needs exactly one tensor", hint="use either `name` or `expression`")
     if arguments.name is not None:
-        return _named_tensor(scope, resolve_name(arguments.name, scope.has, scope.names), arguments.name)
+        return _named_tensor(
+            scope, resolve_name(arguments.name, scope.has, scope.names, scope.aliases), arguments.name
+        )
     assert arguments.expression is not None
     return tensor_on_device(scope, arguments.expression)
 
