@@ -17,7 +17,7 @@ from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.expressions import displayed
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
-from nncdbg.presentation.source_view import show_source_end, show_source_stop
+from nncdbg.presentation.source_view import SourceShown, show_source_end, show_source_stop
 from nncdbg.presentation.stops import fallbacks, show_stop, statement_window
 from nncdbg.target.breakpoint_syntax import split_source
 from nncdbg.text.lexemes import integer_of
@@ -109,8 +109,8 @@ class CommandSession:
         """The stream of a schedule that `next` follows; None: all."""
         self._repeated = ""
         self._shown: object = None
-        self._shown_line: tuple[int, int] | None = None
-        """The call of the user's source that was shown last, and the statement."""
+        self._shown_line: SourceShown | None = None
+        """What the source view has shown last."""
         self._fallen: set[str] = set()
         self._depth = 0
         self._sourced = 0

@@ -2,7 +2,8 @@
 
 A *visit* is one execution of one line in one call of a function.  A statement belongs to a visit; the visit
 to its call; the call to the visit of the caller's line.  The statements are those that a run executes, in
-their order, without calls of graphs.  A backward pass is a call too, of visits of the forward pass.
+their order, without calls of graphs.  A backward pass is a call too, of visits of the forward pass; so is an
+update, with a visit for each parameter.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ class SourceCall:
 class SourceVisit:
     """One execution of a line: the number of its call, and the line, from 1.
 
-    `of` is the visit of the forward pass whose derivative a visit of a backward pass computes.
+    `of` is the visit of the forward pass whose derivative a visit of a backward pass computes; `parameter` is
+    the name of the parameter that a visit of an update is about.
     """
 
     call: int
     line: int
     of: int = NO_VISIT
+    parameter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,8 @@ class SourceTrace:
         """Return the function of a visit, such as `Block.forward` or `backward of Block.forward`."""
         found = self.visits[visit]
         own = self.calls[found.call].function
+        if found.parameter:
+            return f"{own} of {found.parameter}"
         return own if found.of == NO_VISIT else f"{own} of {self.function(found.of)}"
 
     def stack(self, visit: int) -> Iterator[SourceVisit]:

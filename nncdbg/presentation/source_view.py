@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from rich.text import Text
 
@@ -35,6 +35,9 @@ LINES = 5
 _LOCATION = re.compile(r" loc\(.*$")
 """The source of a statement, which the source view shows anyway."""
 
+SourceShown: TypeAlias = "tuple[int, str, int]"
+"""The call, the parameter of an update, and the statement of a stop."""
+
 _MOST = 8
 """Most values below a line."""
 
@@ -55,10 +58,10 @@ def show_source_stop(
     target: Target,
     source: SourceView,
     stop: Stop,
-    before: tuple[int, int] | None,
+    before: SourceShown | None,
     written: bool,
-) -> tuple[int, int] | None:
-    """Print a stop in the source view, and return the call and the statement that it shows.
+) -> SourceShown | None:
+    """Print a stop in the source view, and return what it shows.
 
     `before` is what the last stop showed.  With `written`, names that were bound since are printed.
     """
@@ -71,16 +74,16 @@ def show_source_stop(
         for line in statement_window(screen, target, stop):
             screen.put_line(line)
         return None
-    call = frames[0].call
-    if before is None or before[0] != call:
+    here = frames[0].call, frames[0].parameter, statement
+    if before is None or before[:2] != here[:2]:
         called = f", called from {frame_title(frames[1])}" if len(frames) > 1 else ""
         screen.put_line(Text(f"in {frame_title(frames[0])}{called}", "bold"))
     elif written:
-        for line in value_lines(screen, target, source.bound_since(before[1])):
+        for line in value_lines(screen, target, source.bound_since(before[2])):
             screen.put_line(line)
     for line in source_window(screen, target, source):
         screen.put_line(line)
-    return call, statement
+    return here
 
 
 def show_source_end(screen: Screen, target: Target, source: SourceView) -> None:
@@ -142,7 +145,8 @@ def source_lines(
             .append(text, "bold" if here else "")
         )
         if here and frame is not None:
-            yield from value_lines(screen, target, names_on(text, frame.names), " " * (width + 8))
+            names = frame.names if frame.parameter else names_on(text, frame.names)
+            yield from value_lines(screen, target, names, " " * (width + 8))
 
 
 def names_on(text: str, names: Mapping[str, str]) -> dict[str, str]:

@@ -173,7 +173,7 @@ class SourceFrame:
     """A call of a function of the user's source, in a recorded step.
 
     `number` counts from the innermost call.  `names` are the Python names of tensors, each with the name of
-    the value that it holds now.
+    the value that it holds now; in an update, these are the `parameter` and its states.
     """
 
     number: int
@@ -181,6 +181,7 @@ class SourceFrame:
     line: int
     function: str
     call: int
+    parameter: str = ""
     names: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 

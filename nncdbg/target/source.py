@@ -87,6 +87,7 @@ class SourceView:
                 line=trace.visits[each].line,
                 function=trace.function(each),
                 call=trace.visits[each].call,
+                parameter=trace.visits[each].parameter,
                 names=self._names_at(each, statement),
             )
             for number, each in enumerate(reversed(self.order.stack_of(visit)))
@@ -101,6 +102,12 @@ class SourceView:
     def _names_at(self, visit: int, statement: int) -> Mapping[str, str]:
         """Return the names of a visit's call; in a backward pass, also those after the forward line."""
         found = self._trace.visits[visit]
+        if found.parameter:
+            states = self._target.program.states
+            own = [each.value.name for each in states if found.parameter in (each.value.name, each.of)]
+            gradient = f"{found.parameter}.grad"
+            known = gradient in self._target.place_names("value")
+            return {name: name for name in (*own, *([gradient] if known else []))}
         names = self._trace.names_of(found.call, statement)
         if found.of == NO_VISIT:
             return names

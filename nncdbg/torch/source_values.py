@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from nncdbg.engine.ops.aten.operators import FIRST_GRADIENT
 from nncdbg.ir.source_trace import NO_VISIT, SourceCall, SourceName, SourceTrace, SourceVisit
-from nncdbg.torch.recording import BACKWARD, Event
+from nncdbg.torch.recording import BACKWARD, OPTIMIZER, Event
 from nncdbg.torch.source_frames import Binding, Call, Visit
 from nncdbg.torch.statements import UPDATE, RecordedStatement, RecordedStatements
 from nncdbg.torch.storages import Key
@@ -56,7 +56,8 @@ class NamedValues:
 
         `callers` is the number of outermost calls in which no line began.
         """
-        return _TraceBuilder(self._built.statements, self._changes, file_name).trace(callers)
+        built = self._built
+        return _TraceBuilder(built.statements, self._changes, file_name, built.parameter_of).trace(callers)
 
     def _bind(self, binding: Binding) -> None:
         name = binding.call, binding.name
@@ -90,6 +91,10 @@ class NamedValues:
                     self._enter(_Held(held.call, held.name, held.key, count, value))
 
 
+_UPDATE = "update"
+"""The function of the calls that are updates of an optimizer."""
+
+
 class _TraceBuilder:
     """Numbers calls and visits, and makes a call of each backward pass."""
 
@@ -98,8 +103,10 @@ class _TraceBuilder:
         statements: Sequence[RecordedStatement],
         changes: Sequence[_Held],
         file_name: Callable[[str], str],
+        parameter_of: Callable[[str], str],
     ) -> None:
         self._statements = statements
+        self._parameter_of = parameter_of
         self._changes = changes
         self._file_name = file_name
         self._calls: list[SourceCall] = []
@@ -135,7 +142,9 @@ class _TraceBuilder:
                 yield before
                 continue
             here = self._visit(event.visit)
-            if event.phase != BACKWARD:
+            if event.phase == OPTIMIZER:
+                before = self._update(each, here, before)
+            elif event.phase != BACKWARD:
                 self._forward.setdefault(event.sequence, each)
                 self._derived.clear()
                 before = here
@@ -176,6 +185,24 @@ class _TraceBuilder:
             self._visits.append(SourceVisit(call, line.line, each))
             derived.append((each, here, len(self._visits) - 1))
         return derived[-1][2]
+
+    def _update(self, statement: RecordedStatement, here: int, before: int) -> int:
+        """Return the visit of an update by `here` for the parameter of a statement; without one, the last."""
+        if here == NO_VISIT:
+            return here
+        operands = (name for name in statement.node.inputs if isinstance(name, str))
+        parameter = next((found for name in operands if (found := self._parameter_of(name))), "")
+        last = self._visits[before] if before != NO_VISIT else None
+        call = last.call if last is not None and last.parameter else None
+        if call is None or self._calls[call].caller != here:
+            if not parameter:
+                return here
+            self._calls.append(SourceCall(self._calls[self._visits[here].call].file, _UPDATE, here))
+            call = len(self._calls) - 1
+        elif not parameter or (last is not None and parameter == last.parameter):
+            return before
+        self._visits.append(SourceVisit(call, self._visits[here].line, parameter=parameter))
+        return len(self._visits) - 1
 
     def _backward_call(self, caller: int) -> int:
         file = self._calls[self._visits[caller].call].file

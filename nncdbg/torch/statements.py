@@ -230,6 +230,11 @@ class RecordedStatements:
         of = self.persistent.get(name)
         return of if of in self.states else None
 
+    def parameter_of(self, name: str) -> str:
+        """Return the parameter that a state or its gradient belongs to; empty for other values."""
+        state = name.removesuffix(".grad")
+        return (self.owner(state) or state) if state in self.states else ""
+
     def newest(self, key: Key) -> str | None:
         """Return the name of the newest value of a tensor's memory; None if no statement computed it."""
         memory = self._memory.get(key[0])

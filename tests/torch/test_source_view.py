@@ -106,6 +106,7 @@ def walk(session, command):
     return places
 
 
+PARAMETERS = ["0.linear.weight", "0.linear.bias", "1.linear.weight", "1.linear.bias"]
 FORWARD = [
     ("Block.forward", LINE["h = self.linear(x)"]),
     ("Block.forward", LINE["self.cache = torch.tanh(h)"]),
@@ -128,6 +129,7 @@ STEPS = [
     ("backward of train", LINE["h = block(h)"]),
     *BACKWARD[1:],  # The derivative of the sum needs no operator.
     ("train", LINE["optimizer.step()"]),
+    *((f"update of {each}", OPTIMIZER) for each in PARAMETERS),
 ]
 
 
@@ -144,7 +146,7 @@ def test_next_and_back_stay_in_the_function(session):
     assert walk(session, "next") == own
     session.execute("rback")
     session.execute("rback")
-    assert [each for each in walk(session, "back") if each[0] == "train"] == own[-2::-1]
+    assert [each for each in walk(session, "back") if each[0] == "train"] == own[::-1]
 
 
 def test_finish_returns_to_the_line_that_called(session):
@@ -219,6 +221,13 @@ def test_names_have_values_of_the_moment_and_of_the_selected_call(session):
     inner = session.target.source.frames()[0].names["h"]
     assert session.target.source.names()["h"] != inner
     assert re.search(r"f32\[2,3\]", text)
+
+
+def test_an_update_shows_each_parameter(session):
+    text = run(session, f"until {OPTIMIZER}", "step", "next")
+    assert place(session) == ("update of 0.linear.bias", OPTIMIZER)
+    assert "in update of 0.linear.bias, train.py:" in text
+    assert "0.linear.bias.grad f32[3]" in text
 
 
 def test_the_end_shows_the_names_of_the_script(session):
