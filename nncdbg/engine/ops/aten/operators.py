@@ -343,7 +343,13 @@ _OTHER_ATTENTION = (
     *("_scaled_dot_product_fused_attention_overrideable_backward",),
 )
 
+_NAMED_AS_THEIR_RULE = (
+    "rsqrt reciprocal log1p logit logit_backward sinh cosh sin cos tan acos asin atanh acosh "
+    "addmm convolution mean"
+)
+
 _CAUSES = {
+    **{name: name for name in _NAMED_AS_THEIR_RULE.split()},
     "activation": "gelu silu mish hardswish sigmoid tanh elu gelu_backward silu_backward mish_backward "
     "hardswish_backward sigmoid_backward tanh_backward elu_backward",
     "addition": "add",
@@ -355,30 +361,14 @@ _CAUSES = {
     "power": "pow",
     "power_of_two": "exp2",
     "remainder": "fmod remainder",
-    "rsqrt": "rsqrt",
-    "reciprocal": "reciprocal",
     "logarithm": "log log2 log10",
-    "log1p": "log1p",
-    "logit": "logit",
-    "logit_backward": "logit_backward",
     "product_with_logarithm": "xlogy",
     "root": "sqrt",
     "exponential": "exp expm1",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "acos": "acos",
-    "asin": "asin",
-    "atanh": "atanh",
-    "acosh": "acosh",
     "inverse_error": "erfinv",
     "gamma": "lgamma digamma polygamma",
     "cast": "_to_copy",
     "product_of_matrices": "mm bmm",
-    "addmm": "addmm",
-    "convolution": "convolution",
     "softmax": "_softmax _log_softmax _safe_softmax",
     "attention": "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
     "_scaled_dot_product_attention_math",
@@ -388,7 +378,6 @@ _CAUSES = {
     "weighted_norm": "_weight_norm_interface",
     "weighted_norm_backward": "_weight_norm_interface_backward",
     "total": "sum",
-    "mean": "mean",
     "product": "prod",
     "running_sum": "cumsum",
     "running_product": "cumprod",
