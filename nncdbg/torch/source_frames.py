@@ -92,6 +92,17 @@ class _Running:
         self.visit = visit
 
 
+@dataclass(frozen=True)
+class RecordedSource:
+    """The names of the user that were bound, and the number of the outermost calls that began before.
+
+    The innermost call at the beginning of the recording is not one of these.
+    """
+
+    bindings: Sequence[Binding] = ()
+    callers: int = 0
+
+
 class SourceFrames:
     """The frames of the user at the operators of a recording.
 

@@ -43,7 +43,7 @@ from nncdbg.torch.named_models import (
 from nncdbg.torch.recorded_step import RecordedStep, program_of
 from nncdbg.torch.recording import Recorder
 from nncdbg.torch.sharded_tensors import placement
-from nncdbg.torch.source_frames import NO_BACKWARD
+from nncdbg.torch.source_frames import NO_BACKWARD, RecordedSource
 from nncdbg.torch.source_lines import compiled_calls, user_lines
 from nncdbg.torch.storages import Input, Key, copy_content
 
@@ -211,8 +211,7 @@ def _complete(
         {each.name: each.owner for each in named if each.persists},
         {name: type(module).__name__ for name, module in submodules(modules) if name},
         checksums,
-        recorder.source.bindings[:],
-        recorder.source.callers,
+        RecordedSource(recorder.source.bindings[:], recorder.source.callers),
     )
 
 

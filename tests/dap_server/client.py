@@ -268,6 +268,9 @@ def stdio_client(
             assert "Traceback" not in errors, errors
         finally:
             process.kill()
+            # What a server that ended has not read is still in the buffer.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
 
 
 @contextlib.contextmanager
