@@ -1,5 +1,4 @@
-// A training step of a PyTorch script, recorded by `nncdbg record`: stepped through modules and phases, with the
-// user's lines.
+// A training step of a PyTorch script, recorded by `nncdbg record`: stepped through the lines of the script.
 
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
@@ -60,45 +59,46 @@ function record(workspace, python) {
 }
 
 export const tests = {
-  async "F5 in the folder of a step, a step into a module and back, and the lines of the script"({ page, screen, workspace, open, python }) {
+  async "F5 in the folder of a step: the arrow is in the script, into a module, back, and through the backward pass"({ page, screen, workspace, open, python }) {
     record(workspace, python);
     await open();
     await page.locator(".explorer-folders-view .monaco-list-row", { hasText: "step2" }).click();
     await screen.openFile("program.nnc");
     await screen.start();
-    await screen.stoppedAt("= @forward(");
+    await screen.stoppedAt("ids = torch.randint(");
     assert.match(await screen.expectAnswer(/recorded step/), /recorded step 2 of train\.py/);
-    await page.keyboard.press("F11");
-    await screen.stoppedAt("aten.randint.default(");
-    for (const there of ["aten.slice.Tensor(", "aten.embedding.default(", "= @blocks.0("]) {
-      await page.keyboard.press("F10");
-      await screen.stoppedAt(there);
-    }
-    await page.keyboard.press("F11");
-    await screen.stoppedAt("aten.native_layer_norm.default(");
     await page.keyboard.press("F10");
-    await screen.stoppedAt("= @blocks.0.query_key_value(");
-    await screen.row("debug-variables", /native_layer_norm.*f32\[2,6,8\]/);
+    await screen.stoppedAt("logits = model(");
+    await screen.row("debug-variables", /ids = i64\[2,7\]/);
+    await page.keyboard.press("F11");
+    await screen.stoppedAt("hidden = self.embedding(");
+    await page.keyboard.press("F10");
+    await screen.stoppedAt("hidden = block(");
+    await screen.row("debug-variables", /hidden = f32\[2,6,8\]/);
+    await page.keyboard.press("F11");
+    await screen.stoppedAt("query, key, value =");
+    await screen.row("debug-call-stack", /Block\.forward/);
+    await page.keyboard.press("F10");
+    await screen.stoppedAt("scores = query");
+    await screen.row("debug-variables", /query = f32\[2,6,8\]/);
     await screen.picture("step-module");
     await page.keyboard.press("Alt+F10");
-    await screen.stoppedAt("aten.native_layer_norm.default(");
-    // The line of the script that called the operator is a frame.
-    await screen.row("debug-call-stack", /train\.py:13/);
-    await screen.row("debug-variables", /embedding\.embedding = f32\[2,6,8\]/);
+    await screen.stoppedAt("query, key, value =");
     await screen.picture("step-back");
 
     await page.keyboard.press("Shift+F11");
-    await screen.stoppedAt("= @blocks.1(");
+    await screen.stoppedAt("hidden = block(");
     await page.keyboard.press("Shift+F11");
-    await screen.stoppedAt("= @backward(");
+    await screen.stoppedAt("loss = nn.functional");
+    await page.keyboard.press("F10");
+    await screen.stoppedAt("loss.backward()");
     await page.keyboard.press("F11");
-    await screen.stoppedAt("aten.nll_loss_backward.default(");
-    await screen.row("debug-variables", /ones_like = f32\[\] 1/);
+    await screen.stoppedAt("loss = nn.functional");
+    await screen.row("debug-call-stack", /backward of <module>/);
     await screen.picture("step-backward");
-    // The forward line of a backward statement is a frame, with the tensors of the statement.
-    await screen.rows("debug-call-stack", { hasText: "train.py:40" }).click();
-    await screen.line(/loss = nn\.functional\.cross_entropy/);
-    await screen.row("debug-variables", /ones_like = f32\[\] 1/);
+    // The names of the caller are those of the script.
+    await screen.rows("debug-call-stack", { hasText: "<module>" }).last().click();
+    await screen.row("debug-variables", /logits = f32/);
     await screen.picture("step-source");
     await screen.stop();
   },
