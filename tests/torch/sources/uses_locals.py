@@ -1,0 +1,45 @@
+"""A script that uses `locals()`, `vars`, `eval`, `dir` and frames itself."""
+
+import inspect
+import sys
+
+import torch
+
+
+def setup():
+    torch.manual_seed(0)
+    return torch.randn(3, 3, requires_grad=True), torch.randn(2, 3)
+
+
+def caller_names():
+    return sorted(inspect.currentframe().f_back.f_locals)
+
+
+def report(**values):
+    return {name: float(value.sum()) for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+def forward(w, x):
+    h = x @ w
+    seen = locals()
+    y = h.relu()
+    z = eval("y * 2 + h")
+    return z, sorted(seen), report(**locals())
+
+
+def plain(w, x):
+    a = x + 1
+    names = caller_names()
+    b = a @ w
+    same = sys._getframe().f_locals["b"] is b
+    return b, names, same
+
+
+def step(state):
+    w, x = state
+    z, before, sums = forward(w, x)
+    b, names, same = plain(w, x)
+    loss = z.sum() + b.sum() + sums["h"]
+    here = dir()
+    loss.backward()
+    return loss, before, names, same, here
