@@ -61,9 +61,10 @@ class Script:
         if name == "lightning_module":
             pytest.importorskip("lightning", reason="needs lightning")
         path = SOURCES / f"{name}.py"
+        self.names: dict[str, Any] = {"__name__": "script"}
+        self.result: Any = None
         if name == "script":
             code = compile(path.read_text(), str(path), "exec")
-            self.names: dict[str, Any] = {"__name__": "script"}
             self.state = None
             self.step: Callable[[Any], Any] = lambda _: exec(code, self.names)
             return
@@ -113,6 +114,7 @@ class TracedCall:
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> TracedCall:
         self.visit += event == "line"
+        _ = frame.f_locals  # Python renews the dictionary, which holds what the dispatch mode has read.
         return self
 
 
@@ -299,35 +301,38 @@ def content(value: Any) -> Any:
 
 
 def outcome(name: str, run: Callable[[Script], Any]) -> dict[str, Any]:
-    """Return all that a step computes and leaves, with the number of tensors that live after it."""
+    """Return all that a step computes and leaves, with the number of storages that live after it."""
     script = Script(name)
     gc.collect()
-    gc.disable()
+    gc.freeze()  # Only what the step makes is listed.
     try:
-        before = living()
-        kept = run(script)
-        alive = living() - before
+        run(script)
+        result = script.result if script.state is not None else script.names["result"]
+        tensors = [each for each in tree_leaves([script.state, result]) if isinstance(each, torch.Tensor)]
+        for module in script.parts(torch.nn.Module):
+            tensors += [*module.parameters(), *module.buffers()]
+        for optimizer in script.parts(torch.optim.Optimizer):
+            tensors += tree_leaves(optimizer.state_dict()["state"])
+        gradients = [each.grad for each in tensors if isinstance(each, torch.Tensor) and each.is_leaf]
+        results = [content(each) for each in tree_leaves(result)]
+        left = {
+            "tensors": [content(each) for each in tensors],
+            "gradients": [content(each) for each in gradients],
+        }
+        # The graph of a result holds tensors that may have objects of Python.
+        del result, tensors
+        script.result = None
+        script.names.pop("result", None)
+        gc.collect()
+        alive = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
     finally:
-        gc.enable()
-    result = getattr(script, "result", None) if script.state is not None else script.names["result"]
-    del kept
-    tensors = [each for each in tree_leaves([script.state, result]) if isinstance(each, torch.Tensor)]
-    for module in script.parts(torch.nn.Module):
-        tensors += [*module.parameters(), *module.buffers()]
-    for optimizer in script.parts(torch.optim.Optimizer):
-        tensors += tree_leaves(optimizer.state_dict()["state"])
-    gradients = [each.grad for each in tensors if isinstance(each, torch.Tensor) and each.is_leaf]
+        gc.unfreeze()
     return {
-        "results": [content(each) for each in tree_leaves(result)],
-        "tensors": [content(each) for each in tensors],
-        "gradients": [content(each) for each in gradients],
+        "results": results,
+        **left,
         "random": torch.get_rng_state().tolist(),
-        "alive": alive,
+        "alive": len({each.untyped_storage()._cdata for each in alive}),
     }
-
-
-def living() -> int:
-    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
 
 
 def run_plainly(script: Script) -> None:
