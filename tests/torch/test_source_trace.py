@@ -100,6 +100,8 @@ def of_corpus(file: str) -> bool:
 class TrueFrame:
     """A call on the stack: what its locals held, and what the names of the recording are."""
 
+    call: TracedCall
+    visit: int
     function: str
     line: int
     tensors: dict[str, Bits]
@@ -140,15 +142,19 @@ class Truth(TorchDispatchMode):
             if of_corpus(frame.f_code.co_filename):
                 frames.append(frame)
             frame = frame.f_back
+        new: list[TrueFrame] | None = None
         if frames and func.namespace != "profiler":
             call = frames[0].f_trace
             assert isinstance(call, TracedCall)
             if self._last != (call, call.visit):
-                self._last = call, call.visit
                 number = len(self.steps)
                 wanted = self.wanted[number] if number < len(self.wanted) else []
-                self.steps.append([self._frame(each, depth, wanted) for depth, each in enumerate(frames)])
-        return func(*args, **(kwargs or {}))
+                new = [self._frame(each, depth, wanted) for depth, each in enumerate(frames)]
+        result = func(*args, **(kwargs or {}))
+        if new is not None:  # An operator that raises runs on no line.
+            self.steps.append(new)
+            self._last = new[0].call, new[0].visit
+        return result
 
     def _frame(self, frame: FrameType, depth: int, wanted: Sequence[Sequence[str]]) -> TrueFrame:
         code, local = frame.f_code, frame.f_locals
@@ -161,7 +167,9 @@ class Truth(TorchDispatchMode):
             except Exception:  # noqa: BLE001
                 value = None
             evaluated[name] = bits(value)
-        return TrueFrame(code.co_qualname, frame.f_lineno, tensors, evaluated)
+        call = frame.f_trace
+        assert isinstance(call, TracedCall)
+        return TrueFrame(call, call.visit, code.co_qualname, frame.f_lineno, tensors, evaluated)
 
 
 def true_steps(name: str, wanted: Sequence[Sequence[Sequence[str]]]) -> list[list[TrueFrame]]:
@@ -268,6 +276,22 @@ def comparison(name: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]],
     return lines, [(frames[0].function, frames[0].line) for frames in truth], names
 
 
+def merged(name: str) -> list[str]:
+    """Return the calls and executions of lines of a recording that are more than one in truth."""
+    found = recorded(name)
+    calls: dict[int, TracedCall] = {}
+    visits: dict[int, int] = {}
+    wrong = []
+    for (_, stack), frames in zip(found.steps, true_steps(name, [])):
+        for depth, (visit, frame) in enumerate(zip(stack, frames)):
+            place = f"{frames[0].function}:{frames[0].line} at {depth}, line {frame.line}"
+            if calls.setdefault(visit.call, frame.call) is not frame.call:
+                wrong.append(f"call {place}")
+            elif visits.setdefault(id(visit), frame.visit) != frame.visit:
+                wrong.append(f"line {place}")
+    return wrong
+
+
 def stacks(name: str) -> tuple[list[Any], list[Any]]:
     """Return the stacks of a recording and of the truth, as (function, line)."""
     found = recorded(name)
@@ -280,6 +304,11 @@ def test_lines_that_ran_operators_are_those_of_settrace(name: str) -> None:
     mine, truth = stacks(name)
     assert len(truth) > 3
     assert mine == truth
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_calls_and_executions_of_lines_are_apart(name: str) -> None:
+    assert merged(name) == []
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

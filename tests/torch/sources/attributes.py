@@ -50,6 +50,7 @@ class Net(nn.Module):
     def forward(self, input):
         self.steps += 1
         w = self.normalized * self.scale
+        w = w * self.__dict__["scale"]
         input = input @ w
         max = input.amax(-1, keepdim=True)
         input = input - max
