@@ -1,8 +1,8 @@
 """How the user's source ran when a step was recorded: calls, executions of lines, and names of tensors.
 
-A *visit* is one execution of one line in one call of a function.  A statement belongs to a visit; the visit to
-its call; the call to the visit of the caller's line.  The statements are those that a run executes, in their
-order, without calls of graphs.
+A *visit* is one execution of one line in one call of a function.  A statement belongs to a visit; the visit
+to its call; the call to the visit of the caller's line.  The statements are those that a run executes, in
+their order, without calls of graphs.
 """
 
 from __future__ import annotations

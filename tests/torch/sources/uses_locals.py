@@ -41,12 +41,17 @@ def plain(w, x):
     return b, names, same
 
 
+def listed(loss):
+    here = dir()
+    return here, loss * 1, "shape" in dir(loss)
+
+
 def step(state):
     w, x = state
     z, before = forward(w, x)
     z, sums = evaluated(z)
     b, names, same = plain(w, x)
     loss = z.sum() + b.sum() + sums["y"]
-    here = dir()
+    here = listed(loss)
     loss.backward()
     return loss, before, names, same, here
