@@ -126,14 +126,6 @@ class SourceTrace:
                 held[each.name] = each.value
         return held
 
-    def steps(self) -> Iterator[tuple[int, int]]:
-        """Yield (first statement, visit) of each run of consecutive statements of one visit."""
-        before = None
-        for number, visit in enumerate(self.statements):
-            if visit != before:
-                yield number, visit
-            before = visit
-
     @cached_property
     def _by_call(self) -> Mapping[int, Sequence[SourceName]]:
         found: dict[int, list[SourceName]] = {}

@@ -323,6 +323,7 @@ class _TraceBuilder:
     def _statement_visits(self) -> Iterator[int]:
         """Yield the visit of each statement; an update of states belongs to the statement before it."""
         before = NO_VISIT
+        passes = self._backward_visits()
         for number, each in enumerate(self._statements):
             event = each.event
             if each.node.op == UPDATE:
@@ -335,12 +336,31 @@ class _TraceBuilder:
                 self._forward.setdefault(event.sequence, each)
                 self._derived.clear()
                 before = here
+            elif event.visit is not passes[number]:
+                before = here  # The pass runs code of the user, such as a hook.
             elif (source := self._forward.get(event.sequence)) is not None:
                 before = self._derivative(self._visit(source.event.visit), here)
                 self._name_gradient(number, each, source)
             elif not self._derived or self._derived[0][1] != here:
                 before = here
             yield before
+
+    def _backward_visits(self) -> dict[int, Visit | None]:
+        """Return the visit that runs the backward pass of each of its statements, by number.
+
+        It is around all of its operators, and around the one that makes its first gradient.
+        """
+        found: dict[int, Visit | None] = {}
+        for is_pass, run in groupby(
+            range(len(self._statements)), lambda n: _is_backward(self._statements[n])
+        ):
+            numbers = [*run] if is_pass else []
+            stacks = [_visits_around(self._statements[number].event.visit) for number in numbers]
+            around = None
+            for level in takewhile(lambda level: len({*level}) == 1, zip(*stacks, strict=False)):
+                around = level[0]
+            found.update(dict.fromkeys(numbers, around))
+        return found
 
     def _derivative(self, visit: int, here: int) -> int:
         """Return the visit of a backward pass that derives a visit; `here` is the line that runs the pass.
@@ -435,6 +455,15 @@ class _TraceBuilder:
             self._numbers[visit] = len(self._visits)
             self._visits.append(SourceVisit(call, visit.line))
         return self._numbers[visit]
+
+
+def _visits_around(visit: Visit | None) -> list[Visit]:
+    """Return a visit and those that called it, outermost first."""
+    found = []
+    while visit is not None:
+        found.append(visit)
+        visit = visit.call.caller
+    return found[::-1]
 
 
 def _is_backward(statement: RecordedStatement) -> bool:

@@ -432,12 +432,9 @@ class Recorder(DispatchMode):
         finally:
             self._waiting = before
 
-    def enter_module(self, name: str, *called: Any) -> None:
-        """Enter a module: a hook, with the module and its arguments, or without."""
+    def enter_module(self, name: str, *_: Any) -> None:
+        """Enter a module."""
         self._calls[name] += 1
-        self.source.moved = True
-        if called:
-            self.source.entries[id(called[0])] = self._calls[name]
         self.modules.append(name)
         self._modules_now = tuple(self.modules)
         self._calls_now = *self._calls_now, self._calls[name]

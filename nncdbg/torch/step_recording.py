@@ -178,7 +178,9 @@ def _finish(
 ) -> None:
     """Complete a step: its program is built on first use, from what was recorded."""
     step._notes = _notes(compiled_before)
-    recorder.source.at(sys._getframe(1), len(recorder.events), NO_BACKWARD)
+    frame = sys._getframe(1)
+    recorder.source.at(frame, len(recorder.events), NO_BACKWARD)
+    recorder.source.close(frame)
     # Moments that the first step makes, and gradients that a user sets, exist only now.
     named = named_tensors([*own_tensors(modules), *states().items()], optimizers)
     labelled = _label(recorder, named)
@@ -295,7 +297,6 @@ def _around_update(recorder: Recorder) -> tuple[Callable[..., None], Callable[..
 
     def begin(optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         recorder.optimizing += 1
-        recorder.source.moved = True
         modes = dispatch_modes() > 1 or function_modes()
         frame = sys._getframe(1)
         same = closure_of(args, kwargs) is None and not modes and runs_only_torch(optimizer)

@@ -1,0 +1,1 @@
+"""Modules that scripts of the corpus import."""
