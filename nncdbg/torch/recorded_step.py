@@ -341,8 +341,9 @@ class _TraceBuilder:
             elif (source := self._forward.get(event.sequence)) is not None:
                 before = self._derivative(self._visit(source.event.visit), here)
                 self._name_gradient(number, each, source)
-            elif not self._derived or self._derived[0][1] != here:
-                before = here
+            else:
+                derived = self._derived
+                before = derived[-1][2] if derived and derived[0][1] == here else here
             yield before
 
     def _backward_visits(self) -> dict[int, Visit | None]:
