@@ -168,10 +168,6 @@ class Debuggee:
 
     # -- moving ------------------------------------------------------------------------------
 
-    def between_statements(self, action: Callable[[], None]) -> None:
-        """Run `action` on the program's thread before its next statement."""
-        self.target.between_statements(action)
-
     def pause(self) -> None:
         """Stop a running program before its next statement."""
         self.target.pause()
@@ -242,7 +238,7 @@ class Debuggee:
             session.queue.moving = True
             session.state = State.RUNNING
             if session.queue.waiting:
-                self.between_statements(session.serve_waiting)
+                self.target.between_statements(session.serve_waiting)
 
     def _perform(self, session: Session, verb: Verb, command: str | None) -> None:
         stop = self.target.stop

@@ -196,7 +196,7 @@ class Session:
                 hint = "wait for their responses, or pause the program"
                 self.fail(request, NncdbgError("too many requests are waiting", hint=hint))
             elif debuggee is not None:
-                debuggee.between_statements(self.serve_waiting)
+                debuggee.target.between_statements(self.serve_waiting)
 
     def _fits_now(self, handler: Handler | None) -> bool:
         """Whether to serve a request now: it is allowed, and no waiting request could make the state fit."""

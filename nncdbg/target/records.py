@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nncdbg.ir.records import Array, Graph, Node, Path, Type
-from nncdbg.process.crash_box import CrashBox
 from nncdbg.text.listing import Listing
+
+if TYPE_CHECKING:
+    from nncdbg.process.crash_box import CrashBox
 
 Status: TypeAlias = 'Literal["computed", "dropped", "gone", "awaited", "waiting"]'
 """The state of a value: `dropped` to keep within the history budget (it can be computed again), `gone` (its

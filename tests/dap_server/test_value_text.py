@@ -114,7 +114,7 @@ def test_a_device_value_has_the_same_text_and_few_transfers(
     assert type_text(content) == type_text(host.value(name))
 
 
-def test_a_part_of_a_mapped_file_is_read_alone(tmp_path: Path):
+def test_a_part_of_a_mapped_file_is_read_alone(tmp_path: Path) -> None:
     array = np.arange(100_000, dtype=np.float32).reshape(100, 1000)
     np.save(tmp_path / "x.npy", array)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")

@@ -305,7 +305,7 @@ class Attachment:
                 if debuggee is not None:
                     debuggee.release()
             elif debuggee is not None:
-                debuggee.between_statements(debuggee.release)
+                debuggee.target.between_statements(debuggee.release)
                 if self.suspended:
                     debuggee.target.pause()
             self._turn.notify_all()
@@ -329,7 +329,7 @@ class Attachment:
         self._turn = threading.Condition()  # a thread that does not exist here may hold the parent's
         self.session, self.suspended = None, False
         if self._debuggee is not None:
-            self._debuggee.between_statements(self._debuggee.release)
+            self._debuggee.target.between_statements(self._debuggee.release)
 
     def ended(self, exit_code: int) -> None:
         """Report the end of the program to the client."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -189,9 +189,6 @@ def stops_of(session: Session) -> Stops:
     return script.stops if script is not None else session.program.target.stops
 
 
-def _together(session: Session) -> ExitStack:
+def _together(session: Session) -> AbstractContextManager[None]:
     """Apply changes of breakpoints all at once, if there is a program."""
-    stack = ExitStack()
-    if session.debuggee is not None:
-        stack.enter_context(session.debuggee.target.stops.together())
-    return stack
+    return session.debuggee.target.stops.together() if session.debuggee is not None else nullcontext()

@@ -31,6 +31,7 @@ from nncdbg.errors import LoadError, UsageError
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.process.collector import collector_paused
 from nncdbg.process.rank_notes import find_job, reports_of_job
+from nncdbg.target.program import ProgramTarget
 from nncdbg.text.file_names import FILES, PROGRAM, is_program_folder, workspace_of
 
 if TYPE_CHECKING:
@@ -135,7 +136,6 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     from nncdbg.opening.journal.recording import journaled
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.python_programs import is_python_name, listing_stem
-    from nncdbg.target.program import ProgramTarget
 
     configuration = arguments.configuration()
     path, folder = Path(configuration.program), Path(configuration.folder or "")

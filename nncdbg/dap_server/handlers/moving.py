@@ -458,4 +458,4 @@ def _end_tracing(session: Session, debugpy: Any) -> None:
     while debugpy.is_client_connected():
         if session.queue.ended(PACE * 10):
             return
-    session.program.between_statements(trace_kernels)
+    session.program.target.between_statements(trace_kernels)
