@@ -118,6 +118,9 @@ class Cells(Places):
             types=frame.code.types,
             callees=frame.code.graphs,
         )
+        if len(self._frames) > len(stack):
+            # The stops of frames that were left keep their values in memory.
+            self._frames = {level: kept for level, kept in self._frames.items() if level < len(stack)}
         self._frames[depth] = moment, stop, record
         return record
 

@@ -112,9 +112,9 @@ def _ranked(session: Session, glance: Glance) -> list[Near]:
 def _newest(session: Session) -> Iterator[tuple[Frame, int, Any]]:
     """(frame, number, content) of tensors on the stack: for each frame the newest, then its inputs."""
     target, seen = session.program.target, set()
-    for frame in target.frames():
+    for number in range(target.frame(0).depth + 1):
         session.queue.check_cancelled()
-        number = frame.number
+        frame = target.frame(number)
         values = [*reversed(target.cells("computed", number)), *target.cells("given", number)]
         for value, content in zip(values, target.contents(values, number), strict=False):
             if id(content) not in seen and is_tensor(content) and not is_text(content):
@@ -204,7 +204,8 @@ def _logged(
     logged.append(near.summary)
     target = session.program.target
     # None outside a run.
-    now = next((frame.iteration for frame in reversed(target.frames()) if frame.is_run), None)
+    stack = map(target.frame, range(target.frame(0).depth, -1, -1))
+    now = next((frame.iteration for frame in stack if frame.is_run), None)
     steps = [*(visit.step for visit in past), now]
     series = {
         "min": [one and one.min for one in logged],

@@ -227,7 +227,9 @@ def _around(block: ShownBlock) -> range:
 def on_the_stack(session: Session, closed: Container[str], levels: int | None = None) -> list[ShownBlock]:
     """The innermost blocks of the stack, outer before inner, without those below a collapsed statement."""
     blocks: list[ShownBlock] = []
-    for frame in reversed(session.program.target.frames()[:levels]):
+    target = session.program.target
+    for number in reversed(range(target.frame(0).depth + 1)[:levels]):
+        frame = target.frame(number)
         outer = blocks[-1] if blocks else None
         if outer is not None and outer.statement_id(outer.here) in closed:
             break
@@ -358,11 +360,11 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
             f"cannot open {len(arguments.open)} statements at once",
             hint=f"open at most {MOST_OPENED} statements",
         )
-    blocks = whole(session, frozenset(arguments.open))
+    blocks, target = whole(session, frozenset(arguments.open)), session.program.target
     places = list(_in_order(blocks[0]))
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}
     return {
-        "source": session.program.sources.of_place(session.program.target.frames()[-1].place),
+        "source": session.program.sources.of_place(target.frame(target.frame(0).depth).place),
         "blocks": [_block(block) for block in blocks],
         "nodes": [_node(session, block, pc) for block, pc in places],
         "edges": list(_edges(session, places, number)),
