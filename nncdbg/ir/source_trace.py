@@ -7,7 +7,7 @@ their order, without calls of graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -60,8 +60,8 @@ class SourceTrace:
     names: Sequence[SourceName] = ()
     """In the order of `since`."""
 
-    def mistake(self, statements: int) -> str | None:
-        """Return what is wrong with a trace of so many statements; None if its numbers fit each other."""
+    def mistake(self, statements: int, values: Container[str]) -> str | None:
+        """Return what is wrong with a trace of so many statements; None if it fits them and their values."""
         if len(self.statements) != statements:
             return f"it is about {len(self.statements)} statements, but the program has {statements}"
         callers = ((number, each.caller) for number, each in enumerate(self.calls))
@@ -75,6 +75,8 @@ class SourceTrace:
             return "a call has no caller"
         if any(a.since > b.since for a, b in pairwise(self.names)):
             return "its names are not in order"
+        if any(each.value and each.value not in values for each in self.names):
+            return "a name holds an unknown value"
         return None
 
     def stack(self, visit: int) -> Iterator[SourceVisit]:
