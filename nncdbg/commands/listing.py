@@ -226,7 +226,7 @@ def _show_file(session: CommandSession, path: str, line: int, defining: set[int]
     """Print the lines around `line`; `*` marks lines that produce statements."""
     program = session.target.program
     found, recorded = source_file(program, path), program.saved.sources.get(path)
-    if found is None and recorded is None:
+    if found is None and not (recorded and recorded.lines):
         session.screen.note(f"{path} was not found; these statements come from line {line}")
         return
     if found is None:

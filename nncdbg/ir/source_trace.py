@@ -8,7 +8,7 @@ update, with a visit for each parameter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -73,8 +73,8 @@ class SourceTrace:
     callers: int = 0
     """The number of outermost calls that called the function in which the recording began."""
 
-    def mistake(self, statements: int) -> str | None:
-        """Return what is wrong with a trace of so many statements; None if its numbers fit each other."""
+    def mistake(self, statements: int, values: Container[str]) -> str | None:
+        """Return what is wrong with a trace of so many statements; None if it fits them and their values."""
         if len(self.statements) != statements:
             return f"it is about {len(self.statements)} statements, but the program has {statements}"
         callers = ((number, each.caller) for number, each in enumerate(self.calls))
@@ -93,6 +93,8 @@ class SourceTrace:
             return "a call has no caller"
         if any(a.since > b.since for a, b in pairwise(self.names)):
             return "its names are not in order"
+        if any(each.value and each.value not in values for each in self.names):
+            return "a name holds an unknown value"
         return None
 
     def file(self, visit: int) -> str:

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TypeAlias, TypeVar
 
 from nncdbg.ir.records import Graph, Node, Path, Program
+from nncdbg.ir.source_trace import SourceTrace
 
 T = TypeVar("T")
 
@@ -69,6 +70,14 @@ def executed(program: Program) -> Iterator[Node]:
     Recorded steps are such programs.  Calls are left out.
     """
     return (node for node in walk_nodes(program.graph, program.graphs) if node.called is None)
+
+
+def misfit(program: Program, trace: SourceTrace) -> str | None:
+    """Return why a source trace is not that of a recorded step; None if it is."""
+    nodes = [*executed(program)]
+    values = {value.name for value in program.graph.inputs} | {line.value.name for line in program.states}
+    values.update(value.name for node in nodes for value in node.outputs)
+    return trace.mistake(len(nodes), values)
 
 
 def walk_nodes(source: Source | Node, calls: Mapping[str, Graph] | None = None) -> Iterator[Node]:

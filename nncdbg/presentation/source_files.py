@@ -67,7 +67,7 @@ def _lines(file: Path, changed: int, size: int) -> list[str]:
 def source_text(program: Program, location: Location) -> str:
     """Return the text of a source line, as recorded or else from the file; "" if it cannot be read."""
     recorded = program.saved.sources.get(location.file or "")
-    if recorded is not None:
+    if recorded is not None and recorded.lines:
         return recorded.lines.get(str(location.line), "").strip()
     file = source_file(program, location.file) if location.file else None
     if file is None or location.line is None or not os.access(file, os.R_OK):

@@ -114,7 +114,7 @@ def program_of(
         built.states,
         changed,
         tuple(built.notes),
-        _source_lines(built.statements),
+        _source_lines(source.texts),
         names.trace(_file_name, source.callers),
         known,
     )
@@ -177,20 +177,28 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
             statement.node = replace(statement.node, location=Location(name=name))
 
 
-def _source_lines(statements: Sequence[RecordedStatement]) -> dict[str, SourceLines]:
-    """Return the user's files whose lines ran, as far as their text is known."""
-    files = {file: None for statement in statements for file, _ in statement.event.lines}
-    visits = {statement.event.visit: None for statement in statements}
-    for visit in visits:
-        while visit is not None:
+def texts_of(events: Iterable[Event]) -> dict[str, Sequence[str]]:
+    """Return the lines of the user's files whose lines ran, as far as their text is known now."""
+    files = {file: None for lines in {event.lines: None for event in events} for file, _ in lines}
+    seen: set[Visit | None] = {None}
+    for event in events:
+        visit = event.visit
+        while visit not in seen:
+            assert visit is not None
+            seen.add(visit)
             files[visit.call.file] = None
             visit = visit.call.caller
-    found = {}
     for file in files:
         linecache.checkcache(file)
-        if text := linecache.getlines(file):
-            lines = {str(number): line.rstrip("\n") for number, line in enumerate(text, 1)}
-            found[_file_name(file)] = SourceLines(digest_of("".join(text)), lines)
+    return {file: text for file in files if (text := linecache.getlines(file))}
+
+
+def _source_lines(texts: Mapping[str, Sequence[str]]) -> dict[str, SourceLines]:
+    """Return the user's files, by their names in locations."""
+    found = {}
+    for file, text in texts.items():
+        lines = {str(number): line.rstrip("\n") for number, line in enumerate(text, 1)}
+        found[_file_name(file)] = SourceLines(digest_of("".join(text)), lines)
     return found
 
 
@@ -655,20 +663,30 @@ class RecordedStep(RichOutput):
         return represent("plot", self.program, self._inputs, axes)
 
     def save(
-        self, directory: str | os.PathLike[str], *, title: str | None = None, notes: Iterable[str] = ()
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        notes: Iterable[str] = (),
+        source: bool = True,
     ) -> None:
         """Save the step as a program folder, which `nncdbg DIRECTORY` and `nncdbg.load(directory)` open.
 
-        `title` is the line shown when the folder opens, and `notes` are shown below it.  The folder is
-        created, or replaced if nncdbg wrote it.
+        `title` is the line shown when the folder opens, and `notes` are shown below it.  Without `source`,
+        the folder has digests of your source files, but neither their text nor the names of variables and
+        functions.  The folder is created, or replaced if nncdbg wrote it.
 
         Raises UsageError if the path holds anything else; LoadError if the folder cannot be written.
         """
         title = title if title is not None else f"recorded step{self._script()}"
         notes = [*self.notes, *notes]
+        program = self.program
+        if not source:
+            digests = {file: replace(text, lines={}) for file, text in program.saved.sources.items()}
+            program = replace(program, saved=replace(program.saved, sources=digests, trace=None))
         write_folder(
             directory,
-            self.program,
+            program,
             self._inputs,
             settings={"checksums": self.program.saved.checksums, "backend": BACKEND},
             title=title,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dis
+import linecache
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_OPTIMIZED
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
@@ -94,13 +95,15 @@ class Binding:
 
 @dataclass(frozen=True)
 class RecordedSource:
-    """The names of the user that were bound, and the number of the outermost calls that began before.
+    """The names of the user that were bound, the number of the outermost calls that began before, and files.
 
-    The innermost call at the beginning of the recording is not one of these.
+    The innermost call at the beginning of the recording is not one of these calls.  `texts` are the lines of
+    the files that ran.
     """
 
     bindings: Sequence[Binding] = ()
     callers: int = 0
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class SourceFrames:
@@ -120,6 +123,8 @@ class SourceFrames:
         """The innermost call at the last operator, None for the call of a generator or coroutine."""
         self._traced: dict[int, Call] = {}
         """The calls at the last operator whose frames a debugger traces, by the identity of the frame."""
+        self._files: set[str] = set()
+        """The files of the calls: Python is told from where it reads them, such as an archive."""
         self._backward = NO_BACKWARD
         """The number of the backward pass of the last operator."""
         self._rest: tuple[Lines, Visit | None] = (), None
@@ -181,6 +186,9 @@ class SourceFrames:
             values, content = _values(frame)
             if call is None or call.caller is not caller:
                 code = frame.f_code
+                if code.co_filename not in self._files:
+                    self._files.add(code.co_filename)
+                    linecache.lazycache(code.co_filename, frame.f_globals)
                 call = calls[depth] = Call(code.co_filename, code.co_qualname, caller, self._recording)
                 if frame.f_trace is None or self._is_own(frame.f_trace):
                     frame.f_trace = call
@@ -253,7 +261,7 @@ def _tensors(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                     yield f"{name}[{position}]", each
         elif kind is dict and 0 < len(value) <= _MOST:
             for key, each in [*value.items()]:  # Another thread may change the dictionary.
-                if type(each) in PLAIN and type(key) in (str, int):
+                if type(each) in PLAIN and (type(key) is int or (type(key) is str and key.isprintable())):
                     yield f"{name}[{_quoted(key)}]", each
 
 

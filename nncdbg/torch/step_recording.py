@@ -40,7 +40,7 @@ from nncdbg.torch.named_models import (
     submodules,
     takes_hooks,
 )
-from nncdbg.torch.recorded_step import RecordedStep, program_of
+from nncdbg.torch.recorded_step import RecordedStep, program_of, texts_of
 from nncdbg.torch.recording import Recorder
 from nncdbg.torch.sharded_tensors import placement
 from nncdbg.torch.source_frames import NO_BACKWARD, RecordedSource
@@ -213,7 +213,7 @@ def _complete(
         {each.name: each.owner for each in named if each.persists},
         {name: type(module).__name__ for name, module in submodules(modules) if name},
         checksums,
-        RecordedSource(recorder.source.bindings[:], recorder.source.callers),
+        RecordedSource(recorder.source.bindings[:], recorder.source.callers, texts_of(recorder.events)),
     )
 
 

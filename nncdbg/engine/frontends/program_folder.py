@@ -28,7 +28,7 @@ from nncdbg.engine.inference.types import common_type
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Graph, Program, SavedRun, TensorType
 from nncdbg.ir.source_trace import SourceTrace
-from nncdbg.ir.walk import executed
+from nncdbg.ir.walk import misfit
 from nncdbg.process.files import read_regular
 from nncdbg.text.file_names import DOCUMENT, INPUTS, PROGRAM, TRACE
 from nncdbg.text.lexemes import name_text
@@ -147,7 +147,7 @@ def _read_trace(path: Path, program: Program) -> SourceTrace | None:
         trace = from_json(read_regular(path), SourceTrace, str(path))
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from None
-    if (wrong := trace.mistake(sum(1 for _ in executed(program)))) is not None:
+    if (wrong := misfit(program, trace)) is not None:
         raise LoadError(f"{path} is damaged: {wrong}", hint=f"remove {TRACE}, or copy the folder again")
     return trace
 

@@ -47,18 +47,24 @@ def _check(parser: ArgumentParser, options: Namespace) -> None:
     option(
         "-o", "--output", metavar="DIR", help="the folder to write (default: stepN, or beside the journal)"
     ),
+    option(
+        "--no-source",
+        dest="source",
+        action="store_false",
+        help="save digests of the source files, without their text and names",
+    ),
     check=_check,
     runs_script=True,
-    usage="nncdbg record [--step N | --at RUN.db@N] [-o DIR] SCRIPT [ARGUMENT ...]\n"
-    "       nncdbg record [--step N | --at RUN.db@N] [-o DIR] -m MODULE [ARGUMENT ...]",
+    usage="nncdbg record [--step N | --at RUN.db@N] [-o DIR] [--no-source] SCRIPT [ARGUMENT ...]\n"
+    "       nncdbg record [--step N | --at RUN.db@N] [-o DIR] [--no-source] -m MODULE [ARGUMENT ...]",
     epilog="A step ends when the method `step` of an optimizer ends; each optimizer counts, and so\n"
     "does a step that GradScaler skips.  Step 1 begins with the first call of a module, a later\n"
     "step at the end of the step before.  The script ends with the recorded step.\n\n"
     "With --at, the script continues at the last checkpoint of its journal before the step, and\n"
     "ends with that step.  Its flight recorder writes nothing.  The exit code is 1 if a loss\n"
     "differs from that in the journal.\n\n"
-    "--step, --at and -o may also follow SCRIPT.  All other arguments there, and all after --,\n"
-    "are for the script.",
+    "--step, --at, -o and --no-source may also follow SCRIPT.  All other arguments there, and\n"
+    "all after --, are for the script.",
 )
 def main(options: Namespace) -> int:
     """Return 0 if the step was saved, 1 if a loss of a re-created step differs from its journal.
@@ -83,7 +89,9 @@ def _record_step(options: Namespace, script: str, run: Callable[[], None]) -> in
     check_folder(folder)
     from nncdbg.torch.script import ScriptRecorder, record_script
 
-    return record_script(script, run, ScriptRecorder(options.step or 1), partial(_save, folder))
+    return record_script(
+        script, run, ScriptRecorder(options.step or 1), partial(_save, folder, options.source)
+    )
 
 
 def _record_at(options: Namespace, script: str, run: Callable[[], None]) -> int:
@@ -101,7 +109,7 @@ def _record_at(options: Namespace, script: str, run: Callable[[], None]) -> int:
 
     def save(recorded: ScriptStep) -> int:
         try:
-            _save(folder, recorded)
+            _save(folder, options.source, recorded)
         finally:
             problem = await_ranks()
             if problem is not None:
@@ -129,7 +137,7 @@ def _folder_beside(recreation: Recreation) -> Path:
     return folder
 
 
-def _save(folder: Path, recorded: ScriptStep) -> int:
+def _save(folder: Path, source: bool, recorded: ScriptStep) -> int:
     """Save a step, print what it has, and return 0.
 
     Raises the failure that ended it, and RunError for a step without operators that can be recorded.
@@ -144,7 +152,7 @@ def _save(folder: Path, recorded: ScriptStep) -> int:
         raise RunError(
             f"the step cannot be recorded: {program.notes[0]}", hint="record a step on tensors with data"
         )
-    recorded.step.save(folder, title=recorded.title, notes=recorded.notes)
+    recorded.step.save(folder, title=recorded.title, notes=recorded.notes, source=source)
     screen = Screen()
     for note in (*recorded.step.notes, *recorded.notes):
         screen.note(note)
