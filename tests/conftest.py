@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import signal
+import subprocess
 import sysconfig
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from hypothesis import settings
 
 from nncdbg.engine.ops import declaration, library, schema
 from nncdbg.process import collector
+from tests import processes
 
 ROOT = Path(__file__).parent.parent
 
@@ -121,6 +123,21 @@ def no_frozen_programs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collector, "gc", without_freezing)
         yield
+
+
+@pytest.fixture(scope="module")
+def forked_processes() -> Iterator[None]:
+    """Let the Python processes that the tests of a file start be forks, which have imported PyTorch."""
+    processes.prepare()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", processes.Popen)
+        yield
+
+
+@pytest.fixture
+def started_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the processes of a test start as those of a user, although others of its file are forks."""
+    monkeypatch.setattr(subprocess, "Popen", processes.Popen.__base__)
 
 
 @pytest.fixture(autouse=True)
