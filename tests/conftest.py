@@ -16,11 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import settings
 
 from nncdbg.engine.ops import declaration, library, schema
 from nncdbg.process import collector
-from tests import processes
+from tests import laws, processes
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,10 +32,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 headers = Path(sysconfig.get_path("include"), "Python.h")
 compiles = headers.is_file() and any(map(shutil.which, ("c++", "g++", "clang++")))
 os.environ.setdefault("NNCDBG_TORCH_KERNELS", "now" if compiles else "off")
-
-# A time limit per example would fail on a busy machine.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     quarter = os.environ.setdefault(QUARTER, "all" if chosen else str(datetime.now(UTC).toordinal() % 4))
     if quarter not in ("0", "1", "2", "3", "all"):
         raise pytest.UsageError(f"{QUARTER} is {quarter!r}; it must be 0, 1, 2, 3 or all")
+    laws.load_profile()
 
 
 def pytest_report_header() -> str:

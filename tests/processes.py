@@ -1,7 +1,7 @@
 """Processes that start with PyTorch imported: forks of one process of the tests that has imported it.
 
-`Popen` is that of `subprocess`, for Python with a script, `-m MODULE` or `-c CODE`.  Other commands start as usual.
-So do all in a run of all nightly tests: there each process imports what it needs, as a user's does.
+`Popen` is that of `subprocess`, for Python with a script, `-m MODULE` or `-c CODE`.  Other commands start as
+usual.  So do all in a run of all nightly tests: there each process imports what it needs, as a user's does.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     kind, *arguments = words[1 + unbuffered :]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
-        stream = open(number, "w" if number else "r", encoding=old.encoding, errors=old.errors, closefd=False)
+        mode = "w" if number else "r"
+        stream = open(number, mode, encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
         if number:
             stream.reconfigure(write_through=unbuffered, line_buffering=old.line_buffering or stream.isatty())
         setattr(sys, name, stream)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -24,6 +24,7 @@ from tests.engine.differentiation.test_control_flow import (
     golden,
     trained,
 )
+from tests.laws import examples
 
 
 def checkpointed(text: str, checkpoints: int) -> str:
@@ -99,7 +100,7 @@ def executed(text: str, count: int) -> int:
     return len(bp.passes)
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(count=st.integers(1, 25), checkpoints=st.integers(1, 5))
 def test_the_number_of_recomputed_iterations(count: int, checkpoints: int) -> None:
     """D12: n iterations forward, t(n, s) again from checkpoints, and n that are reversed."""

@@ -8,13 +8,14 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from nncdbg.dtypes import NUMPY
 from nncdbg.engine.ops import declared, names
 from nncdbg.ir.records import Value
 from tests.engine.differentiation.gradients import check, gradients, program_of, run, with_gradient
 from tests.engine.ops.one_node import by_formula, by_kernel
+from tests.laws import examples
 
 GENERATOR = np.random.default_rng(7)
 
@@ -394,7 +395,7 @@ def broadcast_pairs(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return shapes[0], shapes[1]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     shapes=broadcast_pairs(),
     name=st.sampled_from(["Add", "Sub", "Mul", "Div", "Max", "Pow"]),
@@ -406,7 +407,7 @@ def test_broadcasting(shapes: tuple[tuple[int, ...], ...], name: str, typed: boo
     check(loss_of(f"%y = {name}(%x, %b)"), {"x": x, "b": b}, ["x", "b"], typed=typed)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(shapes=broadcast_pairs(), rows=SIDES, columns=SIDES)
 def test_broadcasting_of_matrices(shapes: tuple[tuple[int, ...], ...], rows: int, columns: int) -> None:
     generator = np.random.default_rng(4)
