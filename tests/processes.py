@@ -208,6 +208,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     try:
         if kind == "-m":
             sys.path[0], sys.argv = request["folder"], ["-m", *arguments[1:]]
+            if not hasattr(sys.modules.get(arguments[0]), "__path__"):
+                sys.modules.pop(arguments[0], None)  # it is `__main__`
             runpy._run_module_as_main(arguments[0])  # type: ignore[attr-defined]
         elif kind == "-c":
             sys.path[0], sys.argv = "", ["-c", *arguments[1:]]
