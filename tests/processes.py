@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from select import select
 from typing import Any
@@ -192,8 +193,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     kind, *arguments = words[1 + unbuffered :]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
-        mode = "w" if number else "r"
-        stream = open(number, mode, encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
+        binary = open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115
+        stream = TextIOWrapper(binary, encoding=old.encoding, errors=old.errors)
         if number:
             stream.reconfigure(write_through=unbuffered, line_buffering=old.line_buffering or stream.isatty())
         setattr(sys, name, stream)
