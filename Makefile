@@ -42,8 +42,8 @@ test: $(DEV_STAMP) kernels  ## run the tests, with a rotating quarter of the nig
 test-all: $(DEV_STAMP) kernels $(CLIENT)/node_modules  ## run test and e2e as one run
 	$(PYTEST) -m "not laws and not fuzz and not conformance_torch and not editor"
 
-nightly: $(DEV_STAMP) kernels  ## run all nightly tests: every case of every catalogue
-	NNCDBG_QUARTER=all $(PYTEST) -m "nightly or laws or fuzz or conformance_torch"
+nightly: $(DEV_STAMP) kernels  ## run all nightly tests: every case of every catalogue, all examples of laws
+	NNCDBG_QUARTER=all $(PYTEST) -m "nightly or hypothesis or laws or fuzz or conformance_torch"
 
 conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, through text and through ONNX
 	NNCDBG_QUARTER=all $(PYTEST) tests/conformance

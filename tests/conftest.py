@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import signal
+import subprocess
 import sysconfig
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,10 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import settings
 
 from nncdbg.engine.ops import declaration, library, schema
 from nncdbg.process import collector
+from tests import laws, processes
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,10 +32,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 headers = Path(sysconfig.get_path("include"), "Python.h")
 compiles = headers.is_file() and any(map(shutil.which, ("c++", "g++", "clang++")))
 os.environ.setdefault("NNCDBG_TORCH_KERNELS", "now" if compiles else "off")
-
-# A time limit per example would fail on a busy machine.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     quarter = os.environ.setdefault(QUARTER, "all" if chosen else str(datetime.now(UTC).toordinal() % 4))
     if quarter not in ("0", "1", "2", "3", "all"):
         raise pytest.UsageError(f"{QUARTER} is {quarter!r}; it must be 0, 1, 2, 3 or all")
+    laws.load_profile()
 
 
 def pytest_report_header() -> str:
@@ -121,6 +119,21 @@ def no_frozen_programs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collector, "gc", without_freezing)
         yield
+
+
+@pytest.fixture(scope="module")
+def forked_processes() -> Iterator[None]:
+    """Let the Python processes that the tests of a file start be forks, which have imported PyTorch."""
+    processes.prepare()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", processes.Popen)
+        yield
+
+
+@pytest.fixture
+def started_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the processes of a test start as those of a user, although others of its file are forks."""
+    monkeypatch.setattr(subprocess, "Popen", processes.Popen.__base__)
 
 
 @pytest.fixture(autouse=True)

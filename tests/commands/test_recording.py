@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pexpect
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -31,6 +31,9 @@ from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.main import main
 from nncdbg.terminal.repl import confirmed
 from tests.engine.programs import runnable
+from tests.laws import examples
+
+pytestmark = pytest.mark.usefixtures("forked_processes")
 
 FOREVER = """#nncdbg 1
 opset 18
@@ -574,7 +577,7 @@ def _session(text: str, seed: int) -> tuple[CommandSession, io.StringIO]:
     return CommandSession(ProgramTarget(debugger), "random.nnc", Screen(written, written)), written
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(runnable(), st.lists(COMMANDS, min_size=1, max_size=15), st.integers(0, 15))
 def test_any_session_replays_with_the_same_stops(
     tmp_path_factory: pytest.TempPathFactory, text: str, commands: list[str], begin: int

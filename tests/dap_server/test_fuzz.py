@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
@@ -33,6 +33,7 @@ from tests.dap_server import schema
 from tests.dap_server.client import read_body
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.test_transport import ENDLESS
+from tests.laws import examples
 
 Message = dict[str, Any]
 
@@ -41,12 +42,6 @@ WAIT = 60.0
 
 PER_SESSION = 40
 MESSAGES = 100_000
-
-relaxed = settings(
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
 
 # -- frames --------------------------------------------------------------------------------------
 
@@ -113,7 +108,7 @@ def read_messages(data: bytes) -> None:
                 json.dumps(response(Request(error.request_seq, error.command, None), error=error))
 
 
-@settings(relaxed, max_examples=300)
+@examples(300, database=None)
 @given(st.binary(max_size=200) | damaged())
 def test_random_bytes_raise_only_documented_errors(data: bytes) -> None:
     read_messages(data)
@@ -411,7 +406,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
 
 
 def test_random_requests_get_one_response_each(programs: list[str]) -> None:
-    @settings(relaxed, max_examples=80)
+    @examples(80, database=None)
     @given(st.sampled_from(sorted(BEGIN)), strategies(programs))
     def run(state: str, requested: list[tuple[str, Any]]) -> None:
         converse(programs, state, requested)
@@ -421,7 +416,7 @@ def test_random_requests_get_one_response_each(programs: list[str]) -> None:
 
 @pytest.mark.fuzz
 def test_many_random_requests_get_one_response_each(programs: list[str]) -> None:
-    @settings(relaxed, max_examples=500)
+    @examples(500, database=None)
     @given(st.sampled_from(sorted(BEGIN)), strategies(programs))
     def run(state: str, requested: list[tuple[str, Any]]) -> None:
         converse(programs, state, requested)

@@ -13,6 +13,8 @@ import pytest
 from tests.dap_server.client import TIMEOUT, Client, stdio_client
 from tests.dap_server.conftest import EXAMPLES
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 FIRST = EXAMPLES / "first_steps.nnc"
 LOOP = EXAMPLES / "refine_loop.nnc"
 

@@ -12,6 +12,8 @@ import pytest
 from tests.dap_server.client import TIMEOUT, Client, stdio_client
 from tests.dap_server.servers import COMMAND, Server, serving
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 LIBRARY = """
 import ctypes, os, subprocess, sys, time
 import nncdbg

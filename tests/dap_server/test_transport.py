@@ -27,6 +27,8 @@ from tests.dap_server.client import TIMEOUT, socket_client, until
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.servers import Server, refused_to_start, serving
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 PROGRAM = EXAMPLES / "first_steps.nnc"
 SECRET = "a secret of 26 characters."
 INITIALIZE = {"adapterID": "nncdbg"}

@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.compilation.code import EVICTED, UNSET
 from tests.engine.programs import largest, runnable
+from tests.laws import examples
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(40)
 
 
 def started(text: str, **options: Any) -> nncdbg.Debugger:

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from nncdbg.errors import ExpressionError, NotComputed
@@ -28,6 +28,7 @@ from nncdbg.expression import (
 )
 from nncdbg.expression.functions import DERIVATIVES, FUNCTIONS, SPELLINGS, DerivativeRequest
 from nncdbg.expression.operators import OperandError
+from tests.laws import examples
 
 H = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], dtype=np.float32)
 G = np.array([0.5, 2.0, -1.0], dtype=np.float32)
@@ -768,7 +769,7 @@ TEXTS = st.recursive(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(TEXTS)
 def test_equals_numpy(text: str) -> None:
     scope = Wide()
@@ -780,7 +781,7 @@ def test_equals_numpy(text: str) -> None:
     same(evaluate(parse(text, scope.has), scope), expected)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     st.one_of(
         st.text(max_size=40),

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import nncdbg
 from nncdbg.dtypes import NUMPY
 from nncdbg.journal.codecs import EXACT, block_count, decode, encode
+from tests.laws import examples
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9)
 LOSSY = st.sampled_from(["f16", "bf16", "f32", "f64"])
@@ -82,7 +83,7 @@ def test_the_cast_to_f16_has_two_bytes_per_element_and_its_own_rounding(array: A
     assert (difference <= np.abs(f64(array)) * 2**-11 + 2**-25).all() or array.dtype == NUMPY["bf16"]
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.sampled_from([name for name in NUMPY if name != "str"]), SHAPES, st.data())
 def test_lossless_keeps_every_bit_of_every_type(name: str, shape: tuple[int, ...], data: Any) -> None:
     dtype = NUMPY[name]

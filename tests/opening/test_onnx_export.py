@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from onnx.reference import ReferenceEvaluator
 
 import nncdbg
@@ -22,10 +22,11 @@ from tests.engine.frontends.random_models import models
 from tests.engine.frontends.training_models import classifier, graph, info, training
 from tests.engine.frontends.training_models import model as model_of
 from tests.engine.programs import runnable
+from tests.laws import examples
 from tests.presence import present
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = examples(40)
 HEADER = "#nncdbg 1\nopset 18\n\n"
 TWO = np.float32(2)
 

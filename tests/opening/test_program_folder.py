@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -26,6 +26,7 @@ from nncdbg.ir.records import Graph, Program, Value, type_of
 from nncdbg.opening import folder_writing
 from nncdbg.opening.folder_writing import check_folder, write_folder
 from nncdbg.text.file_names import FILES
+from tests.laws import examples
 
 STEP = """#nncdbg 1
 graph @main(%"fc.weight": f32[2,3], %x: f32[3]) -> (%y: f32[2]) {
@@ -99,7 +100,7 @@ def test_each_name_reads_back(tmp_path: Path, name: str) -> None:
     assert [value.name for value in opened.program.graph.inputs] == [*inputs]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     arrays=st.lists(
         st.tuples(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from rich.cells import cell_len
@@ -22,6 +22,7 @@ from nncdbg.presentation.elements import Layout
 from nncdbg.presentation.tensor_text import histogram_bars, show, value_line
 from nncdbg.stats.histograms import Histogram
 from nncdbg.stats.summary import Summary, summarize
+from tests.laws import examples
 
 WIDE, NARROW = Layout(80), Layout(20)
 PLAIN = Layout(20, unicode=False)
@@ -273,7 +274,7 @@ def tensors(draw: st.DrawFn) -> Any:
     return generator.integers(0, 2, shape).astype(dtypes.NUMPY[name])
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(tensors(), st.integers(1, 90), st.booleans(), st.booleans(), st.text(max_size=12))
 def test_every_view_of_every_tensor_fits(
     array: Any, width: int, color: bool, unicode: bool, name: str
@@ -297,7 +298,6 @@ def test_every_view_of_every_tensor_fits(
 COUNTS = st.integers(0, 10**12)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=9),
     st.lists(COUNTS, min_size=8, max_size=8),

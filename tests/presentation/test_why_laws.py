@@ -6,20 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 import nncdbg
 from nncdbg.errors import NncdbgError
 from tests.bugs.labels import ROOT, SECOND, Bug, corpus
 from tests.engine.programs import runnable
+from tests.laws import examples
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.nnc"))
 BUGS = [bug for root in (ROOT, SECOND) for bug in corpus(root)]
 MOST_STOPS = 40
 """Stops of one program; a loop repeats its statements."""
 
-SLOW = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-QUICK = settings(SLOW, max_examples=2)
+SLOW = examples(200)
+QUICK = examples(2)
 
 
 def check_every_value(debugger: nncdbg.Debugger, *, every: int = 1) -> int:

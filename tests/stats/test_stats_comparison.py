@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
 from nncdbg import dtypes
 from nncdbg.errors import UsageError
 from nncdbg.stats import compare
+from tests.laws import examples
 
 FLOATS = sorted(dtypes.FLOATS)
 
@@ -72,7 +73,7 @@ def test_tensors_without_finite_pairs_have_no_differences() -> None:
 
 
 @given(hnp.arrays(np.float64, hnp.array_shapes(max_dims=3)))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_a_tensor_equals_itself(array: np.ndarray[Any, Any]) -> None:
     found = compare(array, array.copy())
     assert (found.mismatched, found.worst) == (0, None)

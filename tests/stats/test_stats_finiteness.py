@@ -7,13 +7,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg import dtypes
 from nncdbg.stats import prepare
 from nncdbg.stats.inspection import is_finite
 from nncdbg.stats.preparation import kernel_of
+from tests.laws import examples
 
 FLOATS = sorted(dtypes.FLOATS | dtypes.COMPLEX)
 
@@ -70,7 +71,7 @@ def test_squares_that_overflow_are_found(name: str) -> None:
             assert bool(found) == finite
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 3), st.sampled_from([np.nan, np.inf, 1e38, 0.0]), st.integers(0, 5), st.booleans())
 def test_a_nonfinite_element_is_found_with_any_strides(
     axis: int, number: float, step: int, reversed_axis: bool

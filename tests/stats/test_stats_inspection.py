@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg import dtypes
@@ -144,7 +144,6 @@ def test_compiled_and_plain_agree_on_any_bits(name: str) -> None:
     ),
     st.sampled_from(["f32", "f64", "f16", "bf16"]),
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_flags_report_nan_and_inf(numbers: list[float], name: str) -> None:
     buffer = Buffer(name, len(numbers))
     with np.errstate(over="ignore"):

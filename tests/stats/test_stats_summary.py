@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nncdbg import dtypes, stats
 from nncdbg.errors import UsageError
 from nncdbg.stats.summary import Summary, combine, summarize_plain
+from tests.laws import examples
 from tests.stats.statistics_reference import assert_agrees, expected
 
 NUMBERS = [name for name in dtypes.NUMPY if name != "str"]
@@ -140,7 +141,7 @@ def test_mean_and_std_are_accurate_at_extreme_magnitudes(either_pass: str, name:
     ),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150)
 def test_statistics_of_any_array_are_exact(
     either_pass: str, array: np.ndarray[Any, Any], reversed_axes: bool
 ) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 HEAD = '''\
 import nncdbg
 

@@ -16,6 +16,8 @@ from nncdbg.commands.recording.entries import read_recording
 from nncdbg.commands.recording.results import RecordedResult
 from nncdbg.commands.recording.script import EDITOR
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -50,7 +50,6 @@ PATHS = st.lists(COMPONENTS, min_size=1, max_size=8).flatmap(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PATHS, min_size=1, max_size=12, unique=True))
 def test_a_short_name_resolves_to_its_value(names: list[str]) -> None:
     short = ShortNames(names)

@@ -6,16 +6,19 @@ import gc
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg.errors import ParseError
 from nncdbg.textual_repr import parse, print_program
+from tests.laws import examples
 
 GOLDEN = [
     path.read_text(encoding="utf-8") for path in sorted((Path(__file__).parents[1] / "golden").glob("*.nnc"))
 ]
-WITHIN = settings(deadline=60_000, suppress_health_check=list(HealthCheck))
+MINUTE = 60_000
+"""Milliseconds within which the parser ends, on a busy machine."""
+
 PIECES = st.sampled_from(
     [
         "%x",
@@ -95,25 +98,25 @@ def check_errors(failure: ParseError, text: str) -> None:
 
 
 @given(st.text())
-@WITHIN
+@examples(100, deadline=MINUTE)
 def test_any_text_parses_or_is_an_error(text: str) -> None:
     check(text)
 
 
 @given(st.binary().map(lambda data: data.decode("latin-1")))
-@WITHIN
+@examples(100, deadline=MINUTE)
 def test_any_bytes_parse_or_are_an_error(text: str) -> None:
     check(text)
 
 
 @given(st.lists(PIECES, max_size=30))
-@settings(WITHIN, max_examples=300)
+@examples(300, deadline=MINUTE)
 def test_any_sequence_of_tokens_parses_or_is_an_error(pieces: list[str]) -> None:
     check("graph @f(%x) -> (%x) {\n" + "".join(pieces))
 
 
 @given(st.sampled_from(GOLDEN), st.data())
-@settings(WITHIN, max_examples=300)
+@examples(300, deadline=MINUTE)
 def test_a_changed_file_parses_or_is_an_error(text: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(text)))
@@ -123,7 +126,7 @@ def test_a_changed_file_parses_or_is_an_error(text: str, data: st.DataObject) ->
 
 
 @given(st.sampled_from(GOLDEN), st.data())
-@settings(WITHIN, max_examples=200)
+@examples(200, deadline=MINUTE)
 def test_exchanged_and_missing_lines_parse_or_are_an_error(text: str, data: st.DataObject) -> None:
     lines = text.split("\n")
     one, other = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))

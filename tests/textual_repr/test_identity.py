@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from nncdbg.errors import ParseError
 from nncdbg.ir.records import Graph, Node, Program, Value
 from nncdbg.textual_repr import listing, parse, parse_with_listing, parser, print_program
+from tests.laws import examples
 from tests.textual_repr.strategies import programs
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.nnc"))
-SLOW = settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
+SLOW = examples(200)
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def test_parse_inverts_print(program: Program) -> None:
 
 
 @given(programs())
-@settings(SLOW, max_examples=60)
+@examples(60)
 def test_listing_agrees_with_the_text(program: Program) -> None:
     text = print_program(program)
     printed = listing(program)
@@ -56,7 +57,7 @@ def test_listing_agrees_with_the_text(program: Program) -> None:
 
 
 @given(programs())
-@settings(SLOW, max_examples=60)
+@examples(60)
 def test_the_fast_path_agrees_with_the_full_parser(program: Program) -> None:
     text = print_program(program)
     with pytest.MonkeyPatch.context() as patch:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -15,6 +15,7 @@ from nncdbg.ir.records import Graph, Node, Program, Value
 from nncdbg.text.lexemes import Prefixes, name_text
 from nncdbg.textual_repr import listing, parse, print_program
 from nncdbg.textual_repr.printer import chosen_prefixes
+from tests.laws import examples
 from tests.textual_repr.strategies import names, prefix_texts, programs
 from tests.textual_repr.test_errors import errors_of
 from tests.textual_repr.test_identity import GOLDEN, SLOW
@@ -36,7 +37,7 @@ def without_prefixes(program: Program) -> Program:
 
 
 @given(programs())
-@settings(SLOW, max_examples=40)
+@examples(40)
 def test_full_lines_equal_the_text_without_prefixes(program: Program) -> None:
     short, full = listing(program), listing(without_prefixes(program))
     first = short.lines.index("")

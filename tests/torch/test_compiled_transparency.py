@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 HEAD = """
 import sys, torch
 count = 0

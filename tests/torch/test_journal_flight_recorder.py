@@ -29,6 +29,8 @@ from nncdbg.torch.journal.training_objects import KeptStart  # noqa: E402
 from nncdbg.torch.step_state import TensorCopies  # noqa: E402
 from tests.torch.journal_trainings import CASES, train  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():

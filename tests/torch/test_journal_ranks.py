@@ -22,6 +22,8 @@ from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch.journal.recreation import recreation_of  # noqa: E402
 from tests.torch import ranks_training  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 ORIGIN = "the NaN or Inf originates on rank 1, at step 5"
 
 

@@ -22,6 +22,8 @@ from tests.torch.journal_trainings import (  # noqa: E402
     train,
 )
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():

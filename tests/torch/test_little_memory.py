@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import nncdbg.torch  # noqa: E402
 from nncdbg.errors import RunError  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 HEAD = """
 import resource
 import torch

@@ -16,6 +16,8 @@ from nncdbg.commands.recording.entries import read_recording  # noqa: E402
 from nncdbg.commands.recording.script import EDITOR  # noqa: E402
 from tests.dap_server.client import socket_client  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_training.py"
 
 
@@ -190,6 +192,7 @@ def test_pause_and_disconnect(tmp_path):
         assert process.stdout.read() == "ended\n"
 
 
+@pytest.mark.usefixtures("started_processes")
 def test_debugpy_pauses_the_thread_that_a_stop_holds(tmp_path, monkeypatch):
     pytest.importorskip("debugpy")
     port = free_port()

@@ -18,6 +18,8 @@ from nncdbg.terminal.live_prompt import pausing_on_interrupt  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch.live.training import LiveTraining  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_training.py"
 
 

@@ -14,6 +14,8 @@ pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg.journal  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 ROOT = Path(__file__).parents[2]
 STEP = 380
 """The step in which the NaN originates."""

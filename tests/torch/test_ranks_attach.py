@@ -16,9 +16,10 @@ from nncdbg.process.rank_notes import reports_of_job  # noqa: E402
 from nncdbg.terminal.ranks.prompt import RanksPrompt  # noqa: E402
 from tests.dap_server.client import stdio_client  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="torch has no distributed package"
-)
+pytestmark = [
+    pytest.mark.usefixtures("forked_processes"),
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="torch has no distributed package"),
+]
 
 PATIENCE = 120
 """Seconds within which a job must get somewhere, on a busy machine."""

@@ -21,6 +21,8 @@ from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of
 from nncdbg.torch.script import record_script  # noqa: E402
 from tests.torch.journal_trainings import CASES, train  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():

@@ -22,6 +22,8 @@ from nncdbg.torch.script import (  # noqa: E402
     without_own_frames,
 )
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 FORKS = """
 import os
 import torch
@@ -194,6 +196,7 @@ def test_module_of_the_script_that_nncdbg_has_imported_before_is_a_note(
 HINT = "  hint: rename it, or start nncdbg in another folder"
 
 
+@pytest.mark.usefixtures("started_processes")
 def test_another_module_named_torch_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("")
     (tmp_path / "train.py").write_text("import torch")

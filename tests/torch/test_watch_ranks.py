@@ -14,6 +14,8 @@ from nncdbg.engine.ops.aten.signatures import signature  # noqa: E402
 from nncdbg.torch import ranks  # noqa: E402
 from tests.torch.steps.distributed import in_ranks  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 BAD_RANK = 1
 
 

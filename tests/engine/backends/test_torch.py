@@ -5,7 +5,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.engine.ops.aten.internals import out_form  # noqa: E402
 from nncdbg.engine.ops.aten.signatures import signature  # noqa: E402
+from tests.laws import examples  # noqa: E402
 
 FLOATS = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16"]
 PLAIN = ["float16", "float32", "float64", "int8", "int16", "int32", "int64"]
@@ -216,7 +217,7 @@ WRITES = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     op=st.sampled_from(sorted(WRITES)),
     shape=st.lists(st.integers(0, 4), max_size=3),

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.ir.records import Graph
 from tests.engine.programs import runnable
+from tests.laws import examples
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
-FEW = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(50)
 
 CHAIN = """
 graph @main(%x: f32[3]) -> (%y: f32[3]) {

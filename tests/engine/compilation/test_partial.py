@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.terminal.main import main
 from tests.engine.programs import runnable
+from tests.laws import examples
 from tests.presence import present
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
 INPUTS = {"x": X, "z": np.array([1.0, 0.0, -0.5], np.float32)}
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(60)
 
 LAYERED = """
 graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {

@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis.extra.numpy as arrays
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -26,6 +26,7 @@ from nncdbg.engine.ops.schema import complete, version_of
 from nncdbg.errors import NncdbgError
 from tests.conformance.cases import cases
 from tests.engine.diagnosis.births import births
+from tests.laws import examples
 
 INTEGRAL = frozenset(
     {
@@ -220,7 +221,7 @@ def test_each_op_over_each_special_number(dtype: str | None) -> None:
     assert len(seen) > (60 if dtype is None else 20)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(400)
 @given(data=st.data(), row=numbers, dtype=st.sampled_from([None, None, "f16", "bf16", "f64"]))
 def test_any_op_over_any_operands(data: st.DataObject, row: list[float], dtype: str | None) -> None:
     template = data.draw(st.sampled_from(templates()))
@@ -238,7 +239,7 @@ REDUCTIONS = sorted(name for name in names() if name.startswith("Reduce"))
 shapes = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     op=st.sampled_from(
         [
@@ -266,7 +267,7 @@ def test_pointwise_ops_with_broadcasting(op: str, pair: Any, row: Any, others: A
         check(birth)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     op=st.sampled_from(REDUCTIONS),
     shape=shapes,
@@ -286,7 +287,7 @@ def test_reductions_over_any_axes(op: str, shape: Any, row: Any, data: st.DataOb
         check(birth)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     sizes=st.tuples(*[st.integers(1, 3)] * 3),
     batch=arrays.mutually_broadcastable_shapes(num_shapes=2, max_dims=2, max_side=2),

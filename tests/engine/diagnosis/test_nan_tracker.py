@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 import nncdbg
 from nncdbg.engine.diagnosis.finding_records import ENTRANCE, FindingRecord
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.debug import DebugAllocation, LeanAllocation
 from tests.engine.programs import runnable
+from tests.laws import examples
 
 HEAD = "#nncdbg 1\nopset 18\n\n"
 
@@ -230,7 +231,7 @@ def test_roles_of_findings(name: str, memory: str) -> None:
     assert [*map(summary, followed(HEAD + text, chosen))] == expected
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(runnable())
 def test_each_allocator_reports_the_same_births(text: str) -> None:
     """Also the same bad inputs that reach an output; a bad value that is only moved is not checked."""

@@ -79,23 +79,40 @@ def differences(function: Callable[[Arrays], float], x: str, inputs: Arrays) -> 
     return result
 
 
-def check(
+def by_differences(
     lines: Sequence[str], inputs: Arrays, xs: Sequence[str], *, opset: int = 21, typed: bool = True
-) -> Graph:
-    """Check the engine's gradient against finite differences, and return the gradient graph."""
+) -> list[Any]:
+    """The gradient of ``%loss`` by each of `xs`, from finite differences of runs."""
     program = program_of(lines, inputs, opset=opset, typed=typed)
-    debugger = nncdbg.Debugger(program, dict(inputs), allocator="plain", statistics=False)
 
     def loss(given: Arrays) -> float:
         debugger = nncdbg.Debugger(program, dict(given), allocator="plain", statistics=False)
         debugger.run()
         return float(present(debugger.outputs)["loss"])
 
+    return [differences(loss, x, inputs) for x in xs]
+
+
+def check(
+    lines: Sequence[str],
+    inputs: Arrays,
+    xs: Sequence[str],
+    *,
+    opset: int = 21,
+    typed: bool = True,
+    wanted: Sequence[Any] | None = None,
+) -> Graph:
+    """Check the engine's gradient, and return the gradient graph.
+
+    `wanted` is the gradient by each of `xs`; without it, it is computed from finite differences.
+    """
+    program = program_of(lines, inputs, opset=opset, typed=typed)
+    if wanted is None:
+        wanted = by_differences(lines, inputs, xs, opset=opset, typed=typed)
+    debugger = nncdbg.Debugger(program, dict(inputs), allocator="plain", statistics=False)
     assert debugger.run().reason == "end"
-    for x, got in zip(xs, gradients(program, xs, inputs), strict=True):
+    for x, got, by_runs in zip(xs, gradients(program, xs, inputs), wanted, strict=True):
         assert got.shape == inputs[x].shape
         assert got.dtype == inputs[x].dtype
-        np.testing.assert_allclose(
-            got, differences(loss, x, inputs), rtol=1e-6, atol=1e-7, err_msg=f"by %{x}"
-        )
+        np.testing.assert_allclose(got, by_runs, rtol=1e-6, atol=1e-7, err_msg=f"by %{x}")
     return with_gradient(program, xs).graphs["gradient1"]

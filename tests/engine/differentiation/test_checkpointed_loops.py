@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -24,6 +24,7 @@ from tests.engine.differentiation.test_control_flow import (
     golden,
     trained,
 )
+from tests.laws import examples
 
 
 def checkpointed(text: str, checkpoints: int) -> str:
@@ -41,9 +42,18 @@ def same_bits(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("checkpoints", [1, 2, 3, 20])
-@pytest.mark.parametrize("sizes", ["[3]", "[N]", "[...]"])
-@pytest.mark.parametrize("name", PROGRAMS)
+DAILY = {("[3]", 2), ("[...]", 1), ("[N]", 20)}
+"""The sizes and checkpoints with which each loop runs daily; a quarter of the others does."""
+
+CASES = [
+    pytest.param(name, sizes, checkpoints, marks=() if (sizes, checkpoints) in DAILY else pytest.mark.nightly)
+    for name in PROGRAMS
+    for sizes in ("[3]", "[N]", "[...]")
+    for checkpoints in (1, 2, 3, 20)
+]
+
+
+@pytest.mark.parametrize(("name", "sizes", "checkpoints"), CASES)
 def test_the_gradients_have_the_same_bits(name: str, sizes: str, checkpoints: int) -> None:
     """D12: every loop of the table, with nested loops, branches, breaks and sizes that change."""
     text = trained(PROGRAMS[name], sizes)
@@ -99,7 +109,7 @@ def executed(text: str, count: int) -> int:
     return len(bp.passes)
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(count=st.integers(1, 25), checkpoints=st.integers(1, 5))
 def test_the_number_of_recomputed_iterations(count: int, checkpoints: int) -> None:
     """D12: n iterations forward, t(n, s) again from checkpoints, and n that are reversed."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.textual_repr.parser import parse
 from tests.engine.differentiation.gradients import program_of, run
 from tests.engine.differentiation.test_control_flow import INPUTS
+from tests.laws import examples
 
 X = np.array([0.3, -0.7, 1.2])
 
@@ -39,7 +40,7 @@ def changes(draw: st.DrawFn) -> tuple[list[str], list[int]]:
     return lines, factors
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(changes(), st.data())
 def test_the_cotangent_of_an_element_is_at_its_place(
     changed: tuple[list[str], list[int]], data: st.DataObject

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -22,6 +22,7 @@ from nncdbg.errors import NotComputed, RunError, UsageError
 from nncdbg.ir.records import Program
 from tests.engine.planted import Planted, bumped, x_of
 from tests.engine.programs import runnable
+from tests.laws import examples
 from tests.presence import present
 
 NET = """#nncdbg 1
@@ -202,7 +203,7 @@ graph @main(%x: f32[3]) -> (%r: f32[3]) {
 # -- properties of random programs ---------------------------------------------------------------
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = examples(40)
 
 
 @FEW

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg.engine.divergence.pairing import Unit, common_subsequence
+from tests.laws import examples
 
 
 def units(*entries: tuple[str, str]) -> list[Unit]:
@@ -25,7 +26,7 @@ ops = st.lists(st.sampled_from(["Add", "Mul", "Relu"]), max_size=12)
 
 
 @given(ops, ops)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_alignment_is_one_to_one_in_order_and_of_equal_ops(left: list[str], right: list[str]) -> None:
     a = units(*((op, f"a{i}") for i, op in enumerate(left)))
     b = units(*((op, f"b{i}") for i, op in enumerate(right)))

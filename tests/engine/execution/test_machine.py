@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -16,8 +16,9 @@ from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.undo_log import Position
 from tests.engine.programs import runnable
 from tests.engine.test_laws import results, started
+from tests.laws import examples
 
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(40)
 
 TRANSFERS = """
 graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3], %all: f32[N,3]) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -13,6 +13,7 @@ from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.ir.names import free_names
 from nncdbg.ir.records import Constant, Graph, Inline, Node, TensorType, Value
 from tests.engine.frontends.onnx_models import model
+from tests.laws import examples
 
 
 def chain(*names, **options):
@@ -128,7 +129,7 @@ def scoped_graphs(draw):
     return Graph("main", (Value("x"),), outputs, tuple(nodes), constants), scopes
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(scoped_graphs())
 def test_layers_inlined_are_the_flat_graph(case):
     graph, scopes = case

@@ -7,17 +7,18 @@ import random
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.errors import NncdbgError
 from tests.engine.frontends.random_models import damage, models
 from tests.engine.programs import largest
+from tests.laws import examples
 from tests.presence import present
 
 X = {"x": np.array([0.5, -1.0, 2.0]), "z": np.array([1.0, 0.0, -0.5])}
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = examples(40)
 
 
 def outputs_of_runtime(model):
@@ -71,7 +72,7 @@ def test_outputs_are_the_same_bits_with_layers_text_steps_and_allocators(model):
     assert present(stepped.outputs)["y"].tobytes() == wanted
 
 
-@settings(FEW, max_examples=200)
+@examples(200)
 @given(models(), st.integers(1, 3), st.integers(0, 2**32))
 def test_a_damaged_model_is_printable_or_an_nncdbg_error(model, count, seed):
     """Any error is an `NncdbgError`; a model that loads can be printed and parsed, even if it cannot run."""

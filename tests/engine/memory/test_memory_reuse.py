@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -19,10 +19,11 @@ from nncdbg.engine.memory.reusing import Plan, by_liveness
 from nncdbg.ir.kinds import CONTROL_OPS
 from tests.engine.memory.differences import Difference, first_difference
 from tests.engine.programs import runnable
+from tests.laws import examples
 from tests.presence import present
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = examples(60)
 
 BLOCKS = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
   %h = Add(%x, %z)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 import nncdbg
 from nncdbg.comparison.verification import Verification
@@ -22,6 +22,9 @@ from nncdbg.stats.digests import digest
 from tests.conformance.cases import cases
 from tests.engine.programs import runnable
 from tests.engine.test_laws import INPUTS
+from tests.laws import examples
+
+pytestmark = pytest.mark.usefixtures("forked_processes")
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CHUNKS = 40
@@ -46,7 +49,7 @@ def test_examples(path: Path) -> None:
     assert len(found.ways) == 11
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(20)
 @given(runnable())
 def test_random_programs(text: str) -> None:
     found = verified(nncdbg.parse(text), INPUTS)

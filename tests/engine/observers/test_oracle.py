@@ -13,6 +13,8 @@ from nncdbg.errors import UsageError
 from tests.engine.planted import Planted, bumped, x_of
 from tests.presence import present
 
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.nnc"))
+
 NET = """#nncdbg 1
 opset 18
 
@@ -251,10 +253,11 @@ graph @main(%x: f32[N], %y: f32[M], %z: f32[K]) -> (%r: f32[...]) {
     ]
 
 
-def test_every_example_agrees_with_its_micro_programs(repository: Path) -> None:
-    for path in (repository / "examples").glob("*.nnc"):
-        debugger = nncdbg.Debugger(nncdbg.load(path), check="micro")
-        debugger.uncatch("uninitialized")
-        assert debugger.run().reason == "end", path
-        assert present(debugger.micro).disagreement is None
-        assert present(debugger.micro).coverage.failed == {}
+@pytest.mark.nightly
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_agrees_with_its_micro_programs(path: Path) -> None:
+    debugger = nncdbg.Debugger(nncdbg.load(path), check="micro")
+    debugger.uncatch("uninitialized")
+    assert debugger.run().reason == "end"
+    assert present(debugger.micro).disagreement is None
+    assert present(debugger.micro).coverage.failed == {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg.engine.ops.schema import complete
@@ -23,6 +23,7 @@ from tests.engine.ops.one_node import (
     normal,
 )
 from tests.engine.ops.onnx_cases import NodeCase, cases_of, check, uncovered
+from tests.laws import examples
 
 POINTWISE: list[tuple[str, dict[str, Any]]] = [
     ("Relu", {}),
@@ -156,7 +157,7 @@ def test_softmax_before_13_flattens_by_default() -> None:
     assert new.sum(axis=-1) == pytest.approx(1)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=9))
 def test_softmax_is_a_distribution(row: list[float]) -> None:
     x = np.array([row], np.float32)

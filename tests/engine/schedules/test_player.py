@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
@@ -25,6 +25,7 @@ from nncdbg.nan_watch.memory.comparison import memory_plan
 from nncdbg.nan_watch.schedules.order_search import observed
 from tests.engine.schedules.random_schedules import layered, random_schedule
 from tests.engine.schedules.test_planted import KINDS, wrong
+from tests.laws import examples
 from tests.presence import present
 
 NUMBERS = np.random.default_rng(0)
@@ -41,7 +42,7 @@ def correct_schedule(seed: int) -> tuple[Program, PlacedPlan | None]:
     return with_schedule(program, streams=2 + seed % 4, plan=plan), plan
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 400), st.integers(0, 10_000))
 def test_legal_orders_of_a_correct_schedule_give_equal_bits(program_seed: int, seed: int) -> None:
     program, plan = correct_schedule(program_seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import nncdbg
 from nncdbg.comparison.launches import launches
@@ -78,7 +78,6 @@ def test_measured_statements_are_where_they_were_measured() -> None:
     assert spans["%y Add"] == (107.0, 0.0)
 
 
-@settings(max_examples=100, deadline=None)
 @given(logs)
 def test_a_planned_timeline_follows_the_order_of_the_schedule(records: list[LogRecord]) -> None:
     program = program_of(records, source="log").program
@@ -118,7 +117,6 @@ def test_order_violations(name: str) -> None:
     assert order_violations(PROGRAM, None, {(MAIN, pc): span for pc, span in times.items()}) == expected
 
 
-@settings(max_examples=100, deadline=None)
 @given(logs)
 def test_a_log_that_ran_in_its_order_has_no_violations(records: list[LogRecord]) -> None:
     log = program_of(records, source="log")
@@ -126,7 +124,6 @@ def test_a_log_that_ran_in_its_order_has_no_violations(records: list[LogRecord])
     assert HOST not in {site[1] for site in log.times}
 
 
-@settings(max_examples=100, deadline=None)
 @given(logs)
 def test_a_log_that_ran_at_once_has_a_violation_per_conflict(records: list[LogRecord]) -> None:
     log = program_of(records, source="log")

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
 from tests.engine.programs import runnable
 from tests.engine.test_laws import started, state
+from tests.laws import examples
 
 MOVES = st.one_of(
     st.tuples(st.sampled_from(["next", "back", "over", "back over", "back out", "restart", "run"])),
@@ -28,7 +29,7 @@ MOVES = st.one_of(
     st.tuples(st.just("branch"), st.integers(0, 9)),
     st.tuples(st.just("reverse continue"), st.integers(0, 60)),
 )
-WALKS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+WALKS = examples(25)
 
 
 @dataclass

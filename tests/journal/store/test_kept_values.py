@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg import journal
 from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.journal import Journal, NewRun
 from nncdbg.journal.codecs import EXACT, block_count, decode, encode
+from tests.laws import examples
 
 GRAPH = NewRun(kind="graph", name="train.nnc")
 X = np.random.default_rng(0).normal(size=(10, 30)).astype(np.float32)
@@ -130,7 +131,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(ACTIONS)
 def test_tensors_that_checkpoints_and_kept_values_share_stay_until_neither_has_them(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]

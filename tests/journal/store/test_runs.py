@@ -12,13 +12,14 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg import journal
 from nncdbg.dtypes import NUMPY
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.journal import NewRun
+from tests.laws import examples
 
 GRAPH = NewRun(kind="graph", name="train.nnc")
 
@@ -81,7 +82,7 @@ def test_another_connection_reads_what_was_flushed(tmp_path: Path) -> None:
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(2**53), 2**53)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     st.lists(
         st.tuples(

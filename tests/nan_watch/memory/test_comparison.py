@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 import nncdbg
 from nncdbg.comparison.launches import PlacedPlan
@@ -18,9 +18,10 @@ from nncdbg.nan_watch.memory.comparison import CAUSES, memory_plan, watch_memory
 from nncdbg.nan_watch.records import Report, WatchFinding
 from tests.bugs.nets import random_net
 from tests.engine.programs import runnable
+from tests.laws import examples
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = examples(25)
 
 LIBRARY = """
 import numpy as np

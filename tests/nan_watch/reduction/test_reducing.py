@@ -25,6 +25,8 @@ from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, Probe,
 from nncdbg.nan_watch.reduction.reducing import ReductionJob, load_state, origin_of, save_state, verify
 from nncdbg.nan_watch.reduction.reduction import minimized
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 HEAD = "#nncdbg 1\nopset 21\n"
 
 CHAIN = (

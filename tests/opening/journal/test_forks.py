@@ -23,6 +23,8 @@ from nncdbg.opening.journal.reproduction import reproducing
 from nncdbg.opening.programs import open_program
 from tests.opening.journal.trainings import TRAININGS, Training, bits, opened_at, run_journaled, written
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 NAMES = [*TRAININGS]
 DROPOUT, EVALUATE, SEVERAL, ACCUMULATE = NAMES
 ROOT = Path(__file__).parents[3]

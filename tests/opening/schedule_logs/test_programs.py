@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import nncdbg
 from nncdbg.engine.schedules.validation import validate
@@ -25,6 +25,7 @@ from nncdbg.opening.schedule_logs.programs import (
     short_name,
 )
 from nncdbg.opening.schedule_logs.reading import read_access_log
+from tests.laws import examples
 from tests.opening.schedule_logs.random_logs import logs, unordered_conflicts
 
 
@@ -40,7 +41,7 @@ def races(log: ScheduleLog) -> set[tuple[str, str]]:
     }
 
 
-@settings(max_examples=1000, deadline=None)
+@examples(1000)
 @given(logs)
 def test_races_are_the_unordered_conflicts_of_the_log(records: list[LogRecord]) -> None:
     log = program_of(records, source="log")
@@ -49,7 +50,6 @@ def test_races_are_the_unordered_conflicts_of_the_log(records: list[LogRecord]) 
     assert kinds <= {"race", "lost-record"}
 
 
-@settings(max_examples=100, deadline=None)
 @given(logs)
 def test_the_text_of_the_program_has_the_same_schedule(records: list[LogRecord]) -> None:
     log = program_of(records, source="log")
@@ -58,7 +58,6 @@ def test_the_text_of_the_program_has_the_same_schedule(records: list[LogRecord])
     assert validate(again, log.plan) == validate(log.program, log.plan)
 
 
-@settings(max_examples=100, deadline=None)
 @given(logs)
 def test_an_access_log_keeps_all_records(records: list[LogRecord]) -> None:
     lines = [msgspec.json.encode(each) for each in (LogHeader(1), *records)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from nncdbg.comparison.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.schedules.validation import validate
@@ -27,6 +27,7 @@ from nncdbg.opening.schedule_logs.programs import (
     program_of,
 )
 from nncdbg.opening.schedule_logs.reading import WITHOUT_WAITS, Trace, read_kineto, read_schedule_log
+from tests.laws import examples
 from tests.opening.schedule_logs.kineto_traces import kineto_trace
 from tests.opening.schedule_logs.random_logs import logs
 
@@ -55,7 +56,7 @@ def margins(log: ScheduleLog) -> list[tuple[str, str]]:
     return [(node.op, node.text().partition("|")[2]) for node in log.program.graphs["main"].nodes]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(logs)
 def test_a_kineto_trace_with_cuda_event_has_the_schedule_of_its_program(records: list[LogRecord]) -> None:
     plain = without_accesses(records)
@@ -64,7 +65,7 @@ def test_a_kineto_trace_with_cuda_event_has_the_schedule_of_its_program(records:
         assert margins(of_trace(kineto_trace(plain, events=True))) == margins(expected)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(logs)
 def test_an_older_kineto_trace_has_the_records_that_something_waits_for(records: list[LogRecord]) -> None:
     """Without `cuda_event`, the stream of a record is known from the wait for it."""

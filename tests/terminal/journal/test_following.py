@@ -14,6 +14,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 WRITER = """
 import os, sys, time
 import nncdbg.journal

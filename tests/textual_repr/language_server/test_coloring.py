@@ -6,9 +6,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.laws import examples
 from tests.textual_repr.language_server.client import Client
 
 REPOSITORY = Path(__file__).parents[3]
@@ -45,7 +46,7 @@ def of_lines(client: Client, uri: str, first: int, last: int) -> list[tuple[int,
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(20)
 @given(data=st.data())
 def test_tokens_of_a_range_equal_those_of_the_text(client: Client, path: Path, data: st.DataObject) -> None:
     text = path.read_text("utf-8")

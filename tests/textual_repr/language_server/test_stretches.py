@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg.textual_repr.language_server.document import Document
 from nncdbg.textual_repr.language_server.graph_reading import StatementEntry
+from tests.laws import examples
 
 SIZE = 150
 """Statements of each graph: enough for several stretches and the lines between them."""
@@ -96,7 +97,7 @@ def reopened(document: Document) -> Document:
     return Document("file:///a.nnc", "\n".join(document.lines))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 10**6), st.sampled_from(KINDS), st.integers(0, 3)), min_size=1, max_size=8
