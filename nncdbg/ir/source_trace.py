@@ -91,6 +91,8 @@ class SourceTrace:
         # A call comes after the visit that made it, so a stack ends.
         if any(not NO_VISIT <= caller < firsts.get(number, len(self.visits)) for number, caller in callers):
             return "a call has no caller"
+        if self.callers < 0:
+            return "its number of callers is negative"
         if any(a.since > b.since for a, b in pairwise(self.names)):
             return "its names are not in order"
         if any(each.value and each.value not in values for each in self.names):

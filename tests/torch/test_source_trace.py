@@ -28,7 +28,7 @@ import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.ir.source_trace import NO_VISIT, SourceTrace, SourceVisit  # noqa: E402
-from nncdbg.ir.walk import executed  # noqa: E402
+from nncdbg.ir.walk import misfit  # noqa: E402
 
 SOURCES = Path(__file__).parent / "sources"
 SCRIPTS = sorted(each.stem for each in SOURCES.glob("*.py"))
@@ -203,7 +203,7 @@ def record(name: str) -> Recorded:
     step = Script(name).record()
     found = step.program.saved.trace
     assert found is not None
-    assert found.mistake(sum(1 for _ in executed(step.program))) is None
+    assert misfit(step.program, found) is None
     steps: list[tuple[int, list[SourceVisit]]] = []
     before = None
     for first, visit in executions(found):
