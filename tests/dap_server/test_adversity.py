@@ -20,6 +20,8 @@ from tests.dap_server.conversations import conversation
 from tests.dap_server.odd_values import FLAGS
 from tests.dap_server.servers import Server, serving
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 NAMES = [
     'a"b',
     "line\nbreak",

@@ -19,6 +19,8 @@ from nncdbg.engine.execution.crash_log import CrashLog, last_run
 from nncdbg.process.crash_report_reader import read_box, sentence
 from tests.dap_server.client import TIMEOUT, Client, stdio_client
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 DEATHS = {
     "segv": "os.kill(os.getpid(), signal.SIGSEGV)",
     "abort": "os.abort()",
@@ -144,6 +146,7 @@ def watchdogs(process: psutil.Process) -> list[psutil.Process]:
     return [child for child in process.children() if "last_message" in " ".join(child.cmdline())]
 
 
+@pytest.mark.usefixtures("started_processes")
 def test_a_watchdog_runs_only_for_user_kernels_and_ends_with_the_session(home: Path) -> None:
     model, library = deadly(home, "pass")
     plain = home / "plain.nnc"
@@ -162,6 +165,7 @@ def test_a_watchdog_runs_only_for_user_kernels_and_ends_with_the_session(home: P
     assert boxes(home) == []
 
 
+@pytest.mark.usefixtures("started_processes")
 def test_a_server_killed_between_kernels_reports_no_crash(home: Path) -> None:
     model, library = deadly(home, "pass")
     with dying_server(home) as client:

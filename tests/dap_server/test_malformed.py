@@ -22,6 +22,8 @@ from tests.dap_server.client import TIMEOUT, Client, read_body, stdio_client
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.servers import Server, serving
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 Connect: TypeAlias = Callable[[], AbstractContextManager[Client]]
 
 PROGRAM = EXAMPLES / "first_steps.nnc"

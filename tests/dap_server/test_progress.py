@@ -10,6 +10,8 @@ import pytest
 from nncdbg.dap_server.progress import PATIENCE
 from tests.dap_server.client import Client, Message
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 FLAGS = {"supportsProgressReporting": True}
 
 LOOP = """#nncdbg 1

@@ -26,6 +26,8 @@ from tests.dap_server.client import Client, stdio_client
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.test_moving import FOREVER
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -18,6 +18,8 @@ import pytest
 
 from tests.dap_server.client import TIMEOUT, Client, Message, until
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 pexpect = pytest.importorskip("pexpect")
 
 FLAGS = {"supportsRunInTerminalRequest": True, "supportsInvalidatedEvent": True}

@@ -12,6 +12,8 @@ import pytest
 
 from .client import Client
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 _numbers = count()
 
 GOOD = "graph @main(%x: f32[2,3]) -> (%y: f32[2,3]) {\n  %y: f32[2,3] = Relu(%x)\n  return %y\n}\n"
