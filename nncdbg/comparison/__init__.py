@@ -1,1 +1,1 @@
-"""The distance of two values, its tolerance, and the records of a comparison."""
+"""The distance of two values, its tolerance, the records of a comparison, and what a schedule issues when."""
