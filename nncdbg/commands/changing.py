@@ -52,10 +52,10 @@ def set_(session: CommandSession, text: str) -> None:
         return
     data = split_data(text)
     if data is not None and not scope.has(data[1]):
-        target, index = split_target(data[0], scope.has, scope.names)
+        target, index = split_target(data[0], scope.has, scope.names, scope.aliases)
         _set(session, target, data[1], None if index is None else evaluate_index(index, scope))
         return
-    target, index, value = split_assignment(text, scope.has, scope.names)
+    target, index, value = split_assignment(text, scope.has, scope.names, scope.aliases)
     place = None if index is None else evaluate_index(index, scope)
     _set(session, target, evaluate(value, scope), place)
 

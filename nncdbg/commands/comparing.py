@@ -31,7 +31,7 @@ def diff(session: CommandSession, text: str) -> None:
     """
     debuggee, scope = session.target, session.target.scope()
     target, number = _split(needs("diff", text))
-    name, index = split_target(target, scope.has, scope.names)
+    name, index = split_target(target, scope.has, scope.names, scope.aliases)
     here = scope.value(name)
     micro = debuggee.micro
     if number:

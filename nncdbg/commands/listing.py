@@ -15,6 +15,7 @@ from nncdbg.ir.line_pairs import LinePairs
 from nncdbg.ir.search import origins, same_file
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_file, source_lines
+from nncdbg.presentation.source_view import source_lines as lines_of_source
 from nncdbg.presentation.stops import marks_of, statement_lines
 from nncdbg.presentation.times.margin import TITLE, margins
 from nncdbg.target.breakpoint_syntax import split_source
@@ -22,6 +23,7 @@ from nncdbg.text.lexemes import integer_of, quote
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
+    from nncdbg.target.source import SourceView
 
 _PAGE = 11
 """Number of lines that `list` shows."""
@@ -57,16 +59,41 @@ def list_(session: CommandSession, text: str) -> None:
     if source and _is_source(session, *source):
         list_source(session, *source)
         return
+    if (shown := session.source) is not None and shown.frames() and _RANGE.fullmatch(text):
+        _list_lines(session, shown, text)
+        return
     direction, _, line = text.partition(" ")
     if direction in ("backward", "forward"):
         _list_counterparts(session, direction, line.strip())
         return
     last = len(session.listing().lines)
-    lines = _wanted(session, text, last)
+    lines = _wanted(session, text, last, session.here())
     if not lines:
         what = f"the listing has no lines {text}" if text else "this is the end of the listing"
         raise UsageError(what, hint=f"choose lines from 1 to {last}")
     _show(session, lines)
+
+
+_RANGE = re.compile(r"\.?|[0-9]{1,18}(?:\s*[, -]\s*[0-9]{1,18})?")
+"""What `list` shows of the source: around the current line, around a line, or a range of lines."""
+
+
+def _list_lines(session: CommandSession, source: SourceView, text: str) -> None:
+    """Print lines of the selected call's file, in the split view with the statements of the current line."""
+    frame = source.frames()[source.selected]
+    last = max(source.lines(frame.file), default=0)
+    wanted = _wanted(session, text, last, frame.line)
+    if not wanted:
+        raise UsageError(
+            f"{frame.file} has no lines {text}" if text else f"this is the end of {frame.file}",
+            hint=f"choose lines from 1 to {last}",
+        )
+    for line in lines_of_source(session.screen, session.target, source, frame.file, wanted, source.selected):
+        session.screen.put_line(line)
+    session.listed = wanted[-1]
+    if session.view == "split" and frame.line in wanted:
+        _show(session, [session.target.listing.line(*place) for place in source.statements_here()])
+        session.listed = wanted[-1]
 
 
 def _is_source(session: CommandSession, file: str, line: int) -> bool:
@@ -116,14 +143,14 @@ def _show(session: CommandSession, lines: Sequence[int]) -> None:
     session.listed = lines[-1]
 
 
-def _wanted(session: CommandSession, text: str, last: int) -> Sequence[int]:
-    """Return the line numbers that `list` shows."""
+def _wanted(session: CommandSession, text: str, last: int, here: int) -> Sequence[int]:
+    """Return the line numbers that `list` shows of a text with `last` lines; `here` is the current one."""
     if not text:
         if session.listed is not None:
             return range(session.listed + 1, min(last, session.listed + _PAGE) + 1)
-        return around(session.here(), _PAGE, last)
+        return around(here, _PAGE, last)
     if text == ".":
-        return around(session.here(), _PAGE, last)
+        return around(here, _PAGE, last)
     if match := re.fullmatch(r"([0-9]{1,18})\s*[, -]\s*([0-9]{1,18})", text):
         return range(max(1, int(match[1])), min(last, int(match[2])) + 1)
     if (number := integer_of(text)) is not None:

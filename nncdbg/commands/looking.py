@@ -276,7 +276,7 @@ def show(session: CommandSession, text: str) -> None:
     scope = session.target.scope()
     if not scope.has(needs("show", text)) and show_settings(session, text):
         return
-    name, index = split_target(text, scope.has, scope.names)
+    name, index = split_target(text, scope.has, scope.names, scope.aliases)
     array, layout = scope.value(name), session.screen.layout
     if not isinstance(array, np.ndarray):
         session.screen.put_line(described(name, array, session.screen.line_layout))

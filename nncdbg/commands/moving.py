@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nncdbg.commands.table import PLACE, command, no_arguments, whole_number
 from nncdbg.errors import UsageError
 from nncdbg.target.breakpoint_syntax import stream_number, stream_words
-from nncdbg.target.target import check_not_ended
+from nncdbg.target.source import check_not_ended
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -65,9 +65,26 @@ def next_(session: CommandSession, text: str) -> None:
     """Execute this statement, including the graph or loop that it calls.
 
     Show the results.  Repeat COUNT times, or until the program stops for another reason.  After `stream N`,
-    run until the next statement of this stream has been executed.
+    run until the next statement of this stream has been executed.  In the source view of a recorded step,
+    run to the next line of this function, or of its caller; `nexti` executes a statement.
     """
-    session.move(lambda: session.target.step_over(session.stream), _times("next", text))
+    if (source := session.source) is not None:
+        session.move_lines(source.next, _times("next", text))
+    else:
+        _step_over(session, "next", text)
+
+
+@command("nexti", "ni", group="moving", arguments="[COUNT]", repeats=True)
+def nexti(session: CommandSession, text: str) -> None:
+    """Execute this statement, including the graph or loop that it calls, also in the source view."""
+    _step_over(session, "nexti", text)
+
+
+def _step_over(session: CommandSession, name: str, text: str) -> None:
+    if (source := session.source) is not None:
+        session.move(source.next_statement, _times(name, text))
+    else:
+        session.move(lambda: session.target.step_over(session.stream), _times(name, text))
 
 
 @command("stream", group="moving", arguments="[N | host | all]", completes=("stream",))
@@ -86,8 +103,14 @@ def stream_(session: CommandSession, text: str) -> None:
 
 @command("step", "s", group="moving", arguments="[COUNT]", repeats=True)
 def step(session: CommandSession, text: str) -> None:
-    """Execute this statement, or enter its graph, branch or loop."""
-    session.move(session.target.step_into, _times("step", text))
+    """Execute this statement, or enter its graph, branch or loop.
+
+    In the source view, run to the next line, also in a function that this line calls.
+    """
+    if (source := session.source) is not None:
+        session.move_lines(source.step, _times("step", text))
+    else:
+        session.move(session.target.step_into, _times("step", text))
 
 
 @command("stepi", "si", group="moving", arguments="[COUNT]", repeats=True)
@@ -104,8 +127,12 @@ def stepi(session: CommandSession, text: str) -> None:
 def finish(session: CommandSession, text: str) -> None:
     """Run to the end of the current graph, branch, loop or micro program.
 
-    With COUNT, leave COUNT of them, or stop at a breakpoint before.
+    With COUNT, leave COUNT of them, or stop at a breakpoint before.  In the source view, run until the
+    function returns.
     """
+    if (source := session.source) is not None:
+        session.move_lines(source.finish, _times("finish", text))
+        return
     session.move(session.target.step_out, _times("finish", text))
 
 
@@ -116,8 +143,17 @@ def until(session: CommandSession, text: str) -> None:
     PLACE is that of `break`: `until 12`, `until Softmax`, `until @layer1`.  The program stops before the
     first statement of PLACE, at or after a line, or at an earlier breakpoint.
     At the end of an iteration, `next` starts the next iteration; `until` without PLACE leaves the loop.
+    In the source view, `until 12` runs to line 12 of this file, and `until` without PLACE does not go back
+    in a loop.
     """
     target = session.target
+    source = session.source
+    if source is not None and (place := session.source_place(text) if text else None) is not None:
+        session.move_lines(lambda: source.until(*place))
+        return
+    if source is not None and not text:
+        session.move_lines(source.next_after)
+        return
     if text:
         check_not_ended(target)
         _, lines = target.lines(text)
@@ -132,14 +168,35 @@ def back(session: CommandSession, text: str) -> None:
     """Step back: undo the last statement of this frame, including its calls.
 
     From the first statement of a graph, return to its caller.  From the first statement of a loop
-    iteration, return to the end of the previous iteration.
+    iteration, return to the end of the previous iteration.  In the source view, go back to the line of
+    this function that ran before, or to the line that called it; `backi` goes back a statement.
     """
-    session.move(session.target.step_back, _times("back", text), forward=False)
+    if (source := session.source) is not None:
+        session.move_lines(source.back, _times("back", text), forward=False)
+    else:
+        _step_back(session, "back", text)
+
+
+@command("backi", "bki", group="moving", arguments="[COUNT]", repeats=True)
+def backi(session: CommandSession, text: str) -> None:
+    """Step back: undo the last statement of this frame, also in the source view."""
+    _step_back(session, "backi", text)
+
+
+def _step_back(session: CommandSession, name: str, text: str) -> None:
+    verb = session.target.step_back if session.source is None else session.source.statement_back
+    session.move(verb, _times(name, text), forward=False)
 
 
 @command("rback", "rb", group="moving", arguments="[COUNT]", repeats=True)
 def rback(session: CommandSession, text: str) -> None:
-    """Step back into calls: undo the last statement that was executed."""
+    """Step back into calls: undo the last statement that was executed.
+
+    In the source view, go back to the line that ran before, in any function.
+    """
+    if (source := session.source) is not None:
+        session.move_lines(lambda: source.back(into=True), _times("rback", text), forward=False)
+        return
     session.move(lambda: session.target.step_back(into=True), _times("rback", text), forward=False)
 
 
@@ -147,6 +204,9 @@ def rback(session: CommandSession, text: str) -> None:
 def rfinish(session: CommandSession, text: str) -> None:
     """Go back to the statement that called this graph, branch or loop."""
     no_arguments("rfinish", text)
+    if (source := session.source) is not None:
+        session.move_lines(source.back_out, forward=False)
+        return
     session.move(session.target.reverse_step_out, forward=False)
 
 

@@ -17,7 +17,10 @@ from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.expressions import displayed
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
-from nncdbg.presentation.stops import fallbacks, show_stop
+from nncdbg.presentation.source_view import show_source_end, show_source_stop
+from nncdbg.presentation.stops import fallbacks, show_stop, statement_window
+from nncdbg.target.breakpoint_syntax import split_source
+from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.commands.recording.script import RecordedScript
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.journal.recording import StepRecorder
     from nncdbg.target.records import Stop
+    from nncdbg.target.source import SourceView
     from nncdbg.target.stops import Stops
     from nncdbg.target.target import Target
     from nncdbg.text.listing import Listing
@@ -90,10 +94,14 @@ class CommandSession:
         self._due: list[tuple[str, bool]] = []
         """Pending commands of the latest stop, each with True if it comes from a recording."""
         self._running_due = False
+        self.view: str = "graph" if target.source is None else "source"
+        """What `next` and stops follow: `source`, `graph`, or `split`, the source with its statements."""
         self.stream: int | None = None
         """The stream of a schedule that `next` follows; None: all."""
         self._repeated = ""
         self._shown: object = None
+        self._shown_line: tuple[int, int] | None = None
+        """The call of the user's source that was shown last, and the statement."""
         self._fallen: set[str] = set()
         self._depth = 0
         self._sourced = 0
@@ -357,6 +365,40 @@ class CommandSession:
                 stop = verb()
         self.arrived(stop, written=forward and stop.reason == "step")
 
+    @property
+    def source(self) -> SourceView | None:
+        """The user's source, in which moves and stops are shown; None in the view of the graph."""
+        return None if self.view == "graph" else self.target.source
+
+    def source_place(self, text: str) -> tuple[str, int] | None:
+        """Return file and line of a place in the source view: LINE, FILE:LINE or a function."""
+        source = self.source
+        if source is None:
+            return None
+        if (line := integer_of(text)) is not None:
+            frames = source.frames()
+            return (frames[min(source.selected, len(frames) - 1)].file, line) if frames else None
+        return split_source(text) or source.function(text)
+
+    def move_lines(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
+        """Move by lines of the source as `move` does by statements.
+
+        A step into a call may leave the program where it is: nothing is recorded then.
+        """
+        source, before = self.target.source, self.target.stop
+        assert source is not None
+        with under_way(self.target, self.screen):
+            stop = verb()
+            while times > 1 and source.arrived:
+                times -= 1
+                stop = verb()
+        if stop is not before:
+            self.arrived(stop, written=forward)
+        else:
+            self.listed = None
+            self.show(stop, forward)
+            self.show_displays()
+
     def go_on(self) -> None:
         """Continue until the program stops."""
         self.move(self.target.run)
@@ -384,7 +426,18 @@ class CommandSession:
 
     def show(self, stop: Stop, written: bool) -> None:
         """Print a stop; with `written`, the values that its last statement wrote."""
-        show_stop(self.screen, self.target, stop, self._shown, written)
+        source = self.source
+        if source is None:
+            show_stop(self.screen, self.target, stop, self._shown, written)
+            return
+        if stop.reason == "end":
+            show_source_end(self.screen, self.target, source)
+            return
+        before = self._shown_line
+        self._shown_line = show_source_stop(self.screen, self.target, source, stop, before, written)
+        if self.view == "split":
+            for line in statement_window(self.screen, self.target, stop):
+                self.screen.put_line(line)
 
     def make_due(self, stop: Stop) -> bool:
         """Queue the commands of a stop's breakpoints; return whether they hide the stop."""

@@ -52,6 +52,19 @@ def _write_times(session: CommandSession, value: str) -> None:
     session.target.measures_times = {"off": False, "on": True}[value]
 
 
+def _write_view(session: CommandSession, value: str) -> None:
+    if value not in VIEWS:
+        raise ValueError
+    if value != "graph" and session.target.source is None:
+        raise UsageError(
+            "there is no source to show", hint="record a step with `nncdbg record train.py`, and open it"
+        )
+    session.view = value
+
+
+VIEWS = ("source", "graph", "split")
+
+
 def _write_width(session: CommandSession, value: str) -> None:
     session.screen.fix_width(None if value == "auto" else _between(20, 1000, value))
 
@@ -86,6 +99,12 @@ SETTINGS = {
         "Print the commands of a script before their output.",
         lambda session: "on" if session.echoes else "off",
         _write_echo,
+    ),
+    "view": PromptSetting(
+        "source, graph or split",
+        "What stops and steps follow: lines of the source, statements, or lines with their statements.",
+        lambda session: session.view,
+        _write_view,
     ),
     "width": PromptSetting(
         "20 to 1000, or auto",

@@ -9,13 +9,16 @@ from rich.text import Text
 from nncdbg.commands.backward_stack import show_backward_stack
 from nncdbg.commands.table import command, whole_number
 from nncdbg.errors import UsageError
+from nncdbg.escaping import printable_line
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_place
+from nncdbg.presentation.source_view import frame_title, source_window, value_lines
 from nncdbg.presentation.stops import marks_of, statement_lines, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
     from nncdbg.target.records import Frame
+    from nncdbg.target.source import SourceView
 
 
 @command(
@@ -41,10 +44,13 @@ def where(session: CommandSession, text: str) -> None:
         show_backward_stack(session, rest.strip())
         return
     target = session.target
+    full = text == "full"
+    count = whole_number("where", text) if text and not full else _ALL
+    if (source := session.source) is not None and source.frames():
+        _show_calls(session, source, count, full)
+        return
     chosen = max(0, target.selected)
     frames = target.frames()
-    full = text == "full"
-    count = whole_number("where", text) if text and not full else len(frames)
     for frame in frames[:count] if count >= 0 else frames[count:]:
         star = "*" if frame.number == chosen else " "
         head = f"{star}#{frame.number} {frame.title}, line {frame.line}: "
@@ -56,6 +62,22 @@ def where(session: CommandSession, text: str) -> None:
             session.screen.put_line(Text(f"     {place}", "dim"))
         if full:
             _show_computed(session, frame)
+
+
+_ALL = 1 << 30
+
+
+def _show_calls(session: CommandSession, source: SourceView, count: int, full: bool) -> None:
+    """Print the calls of the user's functions."""
+    frames = source.frames()
+    for frame in frames[:count] if count >= 0 else frames[count:]:
+        star = "*" if frame.number == source.selected else " "
+        text = source.lines(frame.file).get(frame.line, "").strip()
+        head = Text(f"{star}#{frame.number} {frame_title(frame)}")
+        session.screen.put_line(head.append(f": {printable_line(text)}" if text else "", "dim"))
+        if full:
+            for line in value_lines(session.screen, session.target, frame.names, "     "):
+                session.screen.put_line(line)
 
 
 _COMPUTED = 20
@@ -78,7 +100,11 @@ def frame_(session: CommandSession, text: str) -> None:
 
     Value names, `list`, `break` and `info` refer to the selected frame until the program moves.
     """
-    _show_frame(session, whole_number("frame", text) if text else max(0, session.target.selected))
+    _show_frame(session, whole_number("frame", text) if text else _selected(session))
+
+
+def _selected(session: CommandSession) -> int:
+    return max(0, session.target.selected) if session.source is None else session.source.selected
 
 
 @command("up", "u", group="looking", arguments="[COUNT]", repeats=True)
@@ -94,8 +120,9 @@ def down(session: CommandSession, text: str) -> None:
 
 
 def _select(session: CommandSession, steps: int) -> None:
-    before = max(0, session.target.selected)
-    chosen = min(max(0, before + steps), session.target.frame(0).depth)
+    before = _selected(session)
+    last = session.target.frame(0).depth if session.source is None else len(session.source.frames()) - 1
+    chosen = min(max(0, before + steps), last)
     if chosen == before:
         which = "outermost" if steps > 0 else "innermost"
         raise UsageError(f"this is the {which} frame", hint="show the stack with `where`")
@@ -104,6 +131,15 @@ def _select(session: CommandSession, steps: int) -> None:
 
 def _show_frame(session: CommandSession, chosen: int) -> None:
     """Select a frame and print its title and the lines around its statement."""
+    if (source := session.source) is not None:
+        frames = source.frames()
+        if not 0 <= chosen < len(frames):
+            raise UsageError(f"there is no frame {chosen}", hint="list the frames with `where`")
+        source.selected, session.listed = chosen, None
+        session.screen.put_line(Text(f"#{chosen} {frame_title(frames[chosen])}", "bold"))
+        for line in source_window(session.screen, session.target, source, chosen):
+            session.screen.put_line(line)
+        return
     frame = session.target.frame(chosen)
     session.target.selected, session.listed = chosen, None
     session.screen.put_line(Text(f"#{chosen} {frame.title}", "bold"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import PLACE, breakpoint_number, command, needs, whole_number
 from nncdbg.errors import UsageError
-from nncdbg.target.breakpoint_syntax import split_place, split_watched
+from nncdbg.target.breakpoint_syntax import split_place, split_source, split_watched
 from nncdbg.target.stops import StopPoint, unknown_number
 
 if TYPE_CHECKING:
@@ -35,14 +35,28 @@ def break_(session: CommandSession, text: str) -> None:
       break Add stream 2             only at statements on stream 2 of a schedule, or on the host: stream host
     If EXPR reads a result of the statement, `break` tests EXPR after the statement.
     N is a count or a comparison: `hits 3`, `hits >=3`; `hits %10` stops at every tenth hit.
+    In the source view of a recorded step, LINE is one of the current file, and PLACE may be a function:
+    `break 19`, `break Block.forward`.
     """
-    _say(session, session.stops.add(text or session.stops.here()))
+    _say(session, session.stops.add(_placed(session, text)))
+
+
+def _placed(session: CommandSession, text: str) -> str:
+    """Return a breakpoint with its place in the source view written as FILE:LINE."""
+    place, _, rest = (text or ".").partition(" ")
+    if session.source is not None and place == ".":
+        frames = session.source.frames()
+        place = str(frames[min(session.source.selected, len(frames) - 1)].line) if frames else place
+    found = session.source_place(place)
+    if found is None or split_source(place) is not None:
+        return text or session.stops.here()
+    return f"{found[0]}:{found[1]} {rest}".rstrip()
 
 
 @command("tbreak", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=PLACE)
 def tbreak(session: CommandSession, text: str) -> None:
     """Set a breakpoint that is deleted when it is hit."""
-    point = session.stops.add(text or session.stops.here(), temporary=True)
+    point = session.stops.add(_placed(session, text), temporary=True)
     _say(session, point, "Temporary breakpoint")
 
 

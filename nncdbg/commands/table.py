@@ -128,8 +128,9 @@ def resolve(word: str, arguments: str) -> tuple[Command, str]:
     if word in ANSWERS:
         raise UsageError(f"`{word}`: {ANSWERS[word].why}", hint=ANSWERS[word].hint)
     matches = [entry for name, entry in TABLE.items() if name.startswith(word)]
-    if len(matches) == 1:
-        return matches[0], arguments
+    shortest = min(matches, key=lambda entry: len(entry.name), default=None)
+    if shortest is not None and all(entry.name.startswith(shortest.name) for entry in matches):
+        return shortest, arguments
     if matches:
         names = ", ".join(entry.name for entry in matches)
         raise UsageError(f'"{word}" is a prefix of several commands', hint=f"use one of: {names}")

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -65,6 +65,7 @@ _DEFINITION = re.compile(r"\s*\$([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
 
 Has: TypeAlias = Callable[[str], bool]
 Names: TypeAlias = "Callable[[], Iterable[str]] | None"
+Aliases: TypeAlias = Callable[[], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,15 @@ class Assignment:
         return iter((self.target, self.index, self.value))
 
 
-def parse(text: str, has: Has, names: Names = None) -> Expression:
+def parse(text: str, has: Has, names: Names = None, aliases: Aliases = dict) -> Expression:
     """Parse an expression.
 
-    `has` returns whether a name is a value; `names` lists the values for hints.  Raises
+    `has` returns whether a name is a value; `names` lists the values for hints; `aliases` returns other
+    names, in Python's syntax, each with its value: they come first where no `%` is written.  Raises
     ExpressionError, with the place underlined, for syntax errors, unknown names, texts of more than
     10,000 characters, and more than 100 levels of nesting.
     """
-    parser = ExpressionParser(text, has, names)
+    parser = ExpressionParser(text, has, names, aliases)
     root = parser.expression()
     parser.end()
     return _expression(text, root)
@@ -196,9 +198,11 @@ def resolve_name(text: str, has: Has, names: Names = None) -> str:
     return name
 
 
-def split_target(text: str, has: Has, names: Names = None) -> tuple[str, ParsedIndex | None]:
+def split_target(
+    text: str, has: Has, names: Names = None, aliases: Aliases = dict
+) -> tuple[str, ParsedIndex | None]:
     """Parse `%v[0, 3]` to ("v", its index), or `%v` to ("v", None).  Raises ExpressionError."""
-    parser = ExpressionParser(text, has, names)
+    parser = ExpressionParser(text, has, names, aliases)
     target = _target(parser)
     parser.end()
     return target
@@ -225,12 +229,12 @@ def evaluate_index(index: ParsedIndex, scope: VisibleValues) -> tuple[Any, ...]:
     return Evaluator(index.text, scope).index(index.items)
 
 
-def split_assignment(text: str, has: Has, names: Names = None) -> Assignment:
+def split_assignment(text: str, has: Has, names: Names = None, aliases: Aliases = dict) -> Assignment:
     """Parse `%v[0, 3] = EXPR`, `%v = EXPR`, or the same with `+=`, `-=`, `*=`, `/=`.
 
     Raises ExpressionError.
     """
-    parser = ExpressionParser(text, has, names)
+    parser = ExpressionParser(text, has, names, aliases)
     parser.peek()
     start = parser.position
     name, index = _target(parser)

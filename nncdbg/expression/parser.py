@@ -282,6 +282,8 @@ class ExpressionParser(Tokens):
 
     def _word(self, match: re.Match[str]) -> ExpressionNode:
         word, (start, end) = match.group(), match.span()
+        if (value := self.alias()) is not None:
+            return nodes.Name(start, self.position, value, plain=True)
         if word in _WORDS:
             self.position = end
             return nodes.LiteralExpression(start, end, _WORDS[word])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from itertools import islice
 
@@ -64,14 +64,23 @@ KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
 _STRING = re.compile(rf"{STRING}|'(?:[^'\\]|\\.)*'")
 
 
+_WORD_GOES_ON = re.compile(r"(?<=\w)\w")
+_LONGEST_ALIAS = 200
+
+
 class Tokens:
     """Reads one text, from `position` on.
 
-    `has` returns whether a name is known; `names`, if given, lists the known ones for hints.
+    `has` returns whether a name is known; `names`, if given, lists the known ones for hints.  `aliases` are
+    other names of values, in Python's syntax: `h`, `self.cache`, `batch["x"]`.
     """
 
     def __init__(
-        self, text: str, has: Callable[[str], bool], names: Callable[[], Iterable[str]] | None = None
+        self,
+        text: str,
+        has: Callable[[str], bool],
+        names: Callable[[], Iterable[str]] | None = None,
+        aliases: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         if len(text) > MAX_TEXT:
             raise fault(
@@ -81,6 +90,17 @@ class Tokens:
         self.position = 0
         self.has = has
         self._names = names
+        self._aliases = aliases
+
+    def alias(self) -> str | None:
+        """Read the longest alias that begins here, and return the name of its value; None without one."""
+        aliases = self._aliases()
+        for end in range(min(len(self.text), self.position + _LONGEST_ALIAS), self.position, -1):
+            name = aliases.get(self.text[self.position : end])
+            if name is not None and not _WORD_GOES_ON.match(self.text, end):
+                self.position = end
+                return name
+        return None
 
     def string(self) -> str:
         """Read a quoted string, with the escapes of program text."""
@@ -245,6 +265,8 @@ class Tokens:
         """Read `%name`, `%"odd name"`, or the same without `%`."""
         if self.peek() == "%":
             return self.sigil_name()
+        if (value := self.alias()) is not None:
+            return value
         if (written := self.prefixed_name()) is not None:
             return written
         match = _BARE_NAME.match(self.text, self.position)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from nncdbg.ir.records import Path, Program, Type
+from nncdbg.ir.source_trace import NO_VISIT, Arrival, SourceOrder
 from nncdbg.ir.walk import blocks, walk
 
 
@@ -41,3 +43,10 @@ def same_file(known: str, asked: str) -> bool:
     long, short = (asked, known) if os.path.isabs(asked) else (known, asked)
     parts, tail = os.path.normpath(long).split(os.sep), os.path.normpath(short).split(os.sep)
     return parts[-len(tail) :] == tail
+
+
+def arrivals_in(order: SourceOrder, file: str) -> Iterator[Arrival]:
+    """Yield the executions of the lines of a file in forward passes; for its name, see `same_file`."""
+    for each in order.arrivals:
+        if order.trace.visits[each.visit].of == NO_VISIT and same_file(order.trace.file(each.visit), file):
+            yield each

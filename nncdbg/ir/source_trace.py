@@ -2,7 +2,7 @@
 
 A *visit* is one execution of one line in one call of a function.  A statement belongs to a visit; the visit
 to its call; the call to the visit of the caller's line.  The statements are those that a run executes, in
-their order, without calls of graphs.
+their order, without calls of graphs.  A backward pass is a call too, of visits of the forward pass.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nncdbg.ir.records import Path, Program
 
 NO_VISIT = -1
 """In place of a visit: no line of the user's source ran."""
@@ -31,10 +35,14 @@ class SourceCall:
 
 @dataclass(frozen=True, slots=True)
 class SourceVisit:
-    """One execution of a line: the number of its call, and the line, from 1."""
+    """One execution of a line: the number of its call, and the line, from 1.
+
+    `of` is the visit of the forward pass whose derivative a visit of a backward pass computes.
+    """
 
     call: int
     line: int
+    of: int = NO_VISIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +67,23 @@ class SourceTrace:
     statements: Sequence[int] = ()
     names: Sequence[SourceName] = ()
     """In the order of `since`."""
+    callers: int = 0
+    """The number of outermost calls that called the function in which the recording began."""
 
     def mistake(self, statements: int, values: Container[str]) -> str | None:
         """Return what is wrong with a trace of so many statements; None if it fits them and their values."""
         if len(self.statements) != statements:
             return f"it is about {len(self.statements)} statements, but the program has {statements}"
         callers = ((number, each.caller) for number, each in enumerate(self.calls))
-        firsts = {each.call: number for number, each in reversed([*enumerate(self.visits)])}
+        firsts: dict[int, int] = {}
+        for number, each in enumerate(self.visits):
+            firsts.setdefault(each.call, number)
         if any(not NO_VISIT <= each < len(self.visits) for each in self.statements):
             return "a statement belongs to no visit"
         if any(not 0 <= each.call < len(self.calls) for each in (*self.visits, *self.names)):
             return "a visit or a name belongs to no call"
+        if any(each.of >= number for number, each in enumerate(self.visits)):
+            return "a backward pass has no forward line"
         # A call comes after the visit that made it, so a stack ends.
         if any(not NO_VISIT <= caller < firsts.get(number, len(self.visits)) for number, caller in callers):
             return "a call has no caller"
@@ -78,6 +92,17 @@ class SourceTrace:
         if any(each.value and each.value not in values for each in self.names):
             return "a name holds an unknown value"
         return None
+
+    def file(self, visit: int) -> str:
+        """Return the file of a visit's line."""
+        found = self.visits[visit]
+        return self.calls[found.call].file if found.of == NO_VISIT else self.file(found.of)
+
+    def function(self, visit: int) -> str:
+        """Return the function of a visit, such as `Block.forward` or `backward of Block.forward`."""
+        found = self.visits[visit]
+        own = self.calls[found.call].function
+        return own if found.of == NO_VISIT else f"{own} of {self.function(found.of)}"
 
     def stack(self, visit: int) -> Iterator[SourceVisit]:
         """Yield a visit by its number, then the visits that called it; none for `NO_VISIT`."""
@@ -111,3 +136,76 @@ class SourceTrace:
         for each in self.names:
             found.setdefault(each.call, []).append(each)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The beginning of a visit: its number, and that of the first statement of the visit or of its calls."""
+
+    statement: int
+    visit: int
+
+
+class SourceOrder:
+    """The order in which the lines of a recorded step ran."""
+
+    def __init__(self, program: Program, trace: SourceTrace) -> None:
+        self.trace = trace
+        self.stacks: list[tuple[int, ...]] = []
+        """The visits of each statement, outermost first."""
+        self.arrivals: list[Arrival] = []
+        """The beginnings of all visits, in their order."""
+        self.places: list[tuple[Path, int]] = []
+        """The block and position of each statement."""
+        self._numbers: dict[tuple[Path, int], int] = {}
+        """Each position of a block to the number of statements that run before it."""
+        self._enter(program)
+        seen: set[int] = set()
+        for number, visit in enumerate(trace.statements):
+            stack = self.stack_of(visit)
+            self.stacks.append(stack)
+            if not number:
+                seen.update(stack[: trace.callers])
+            for each in stack:
+                if each not in seen:
+                    seen.add(each)
+                    self.arrivals.append(Arrival(number, each))
+        self.last = {visit: number for number, stack in enumerate(self.stacks) for visit in stack}
+        """Each visit to the last statement that it or its calls ran."""
+        self.position = {each.visit: index for index, each in enumerate(self.arrivals)}
+        """Each visit to its place among the arrivals."""
+
+    def _enter(self, program: Program) -> None:
+        stack = [((str(program.entry),), iter(enumerate(program.graph.nodes)))]
+        while stack:
+            path, nodes = stack[-1]
+            for pc, node in nodes:
+                self._numbers[path, pc] = len(self.places)
+                if node.called is not None:
+                    stack.append(((node.called,), iter(enumerate(program.graphs[node.called].nodes))))
+                    break
+                self.places.append((path, pc))
+            else:
+                count = len(program.graphs[str(path[0])].nodes)
+                self._numbers[path, count] = len(self.places)
+                stack.pop()
+
+    def number(self, path: Path, pc: int) -> int:
+        """Return the number of the statement that runs next at a position of a graph."""
+        return self._numbers[path, pc]
+
+    def stack_of(self, visit: int) -> tuple[int, ...]:
+        """Return a visit and those that called it, outermost first."""
+        found = []
+        while visit != NO_VISIT:
+            found.append(visit)
+            visit = self.caller(visit)
+        return tuple(reversed(found))
+
+    def caller(self, visit: int) -> int:
+        """Return the visit that called the function of a visit."""
+        return self.trace.calls[self.trace.visits[visit].call].caller
+
+    def calls_around(self, visit: int) -> set[int]:
+        """Return the call of a visit, and those around it."""
+        return {self.trace.visits[each].call for each in self.stack_of(visit)}

@@ -39,6 +39,18 @@ def show_stop(screen: Screen, target: Target, stop: Stop, before: object, writte
     if stop.reason == "end":
         _show_end(screen, target)
         return
+    show_reason(screen, target, stop)
+    frame = target.frame(0)
+    if frame.visit != before:
+        screen.put_line(Text(f"in {frame.title}", "bold"))
+    for name in concerned_values(target, stop, written=written):
+        screen.put_line(value_or_reason(target, name, screen.layout_after(_INDENT)), _INDENT)
+    for line in statement_window(screen, target, stop):
+        screen.put_line(line)
+
+
+def show_reason(screen: Screen, target: Target, stop: Stop) -> None:
+    """Print why the program has stopped: the error, the finding with its causes, or the breakpoint."""
     if stop.error is not None:
         screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
     if stop.finding is not None:
@@ -49,13 +61,6 @@ def show_stop(screen: Screen, target: Target, stop: Stop, before: object, writte
             screen.put_wrapped(line)
     elif stop.error is None and (words := _reason(target, stop)):
         screen.put(words)
-    frame = target.frame(0)
-    if frame.visit != before:
-        screen.put_line(Text(f"in {frame.title}", "bold"))
-    for name in concerned_values(target, stop, written=written):
-        screen.put_line(value_or_reason(target, name, screen.layout_after(_INDENT)), _INDENT)
-    for line in _window(screen, target, stop):
-        screen.put_line(line)
 
 
 def _reason(target: Target, stop: Stop) -> str:
@@ -139,7 +144,8 @@ def unique(names: Iterable[str]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name][:_MANY]
 
 
-def _window(screen: Screen, target: Target, stop: Stop) -> list[Text]:
+def statement_window(screen: Screen, target: Target, stop: Stop) -> list[Text]:
+    """Return the lines of the listing around the statement of a stop."""
     listing = (stop.place or target.frame(0).place).listing
     marks = marks_of(target, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))

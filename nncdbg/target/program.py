@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -59,6 +60,7 @@ from nncdbg.target.records import (
     Visit,
 )
 from nncdbg.target.selecting import selected_values
+from nncdbg.target.source import SourceView
 from nncdbg.target.stops import ProgramStops, Stops
 from nncdbg.target.target import Explanation, Group, Scope, Target
 from nncdbg.text.counting import counted
@@ -73,6 +75,8 @@ class ProgramTarget(Target):
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
         self._cells = Cells(debugger)
+        if self.source is not None:
+            debugger.aliases = self.source.names
         self._stop: tuple[EngineStop, Stop] | None = None
 
     # -- the program -------------------------------------------------------------------------------
@@ -149,6 +153,11 @@ class ProgramTarget(Target):
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
         return place_lines(self._debugger, place)
+
+    @cached_property
+    def source(self) -> SourceView | None:
+        trace = self.program.saved.trace
+        return None if trace is None else SourceView(self, trace)
 
     # -- moving ------------------------------------------------------------------------------------
 

@@ -140,6 +140,22 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFrame:
+    """A call of a function of the user's source, in a recorded step.
+
+    `number` counts from the innermost call.  `names` are the Python names of tensors, each with the name of
+    the value that it holds now.
+    """
+
+    number: int
+    file: str
+    line: int
+    function: str
+    call: int
+    names: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A finding that stops the program: a kind of `catch`, and a description.
 

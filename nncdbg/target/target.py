@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from nncdbg.comparison.kernels import StatementKernel
-from nncdbg.errors import UsageError
 from nncdbg.expression import Expression, VisibleValues
 from nncdbg.ir.records import Array, Program
 from nncdbg.stats import Summary
@@ -37,6 +36,7 @@ from nncdbg.target.records import (
     ValueState,
     Visit,
 )
+from nncdbg.target.source import SourceView
 from nncdbg.target.stops import Stops
 from nncdbg.text.listing import Listing
 from nncdbg.text.short_names import ProgramNames
@@ -59,6 +59,9 @@ class Scope(VisibleValues, Protocol):
 
     def resolve(self, name: str) -> str:
         """Return the full name of a value, given a part of it.  Raises ExpressionError."""
+
+    def aliases(self) -> Mapping[str, str]:
+        """Return the names of values in the user's source, each with its value's name."""
 
     def content(self, name: str) -> Any:
         """Return a value as the program holds it, perhaps on a device.  Raises NotComputed."""
@@ -94,12 +97,6 @@ class Explanation(Protocol):
 
     def suspicions(self, origins: Iterable[Origin]) -> Sequence[Suspicion]:
         """Return those of the statements that are often mistakes."""
-
-
-def check_not_ended(target: Target) -> None:
-    """Raise UsageError if the program has ended."""
-    if target.now.ended:
-        raise UsageError("the program has ended", hint="step back, go to a mark, or restart")
 
 
 class Target(Protocol):
@@ -144,6 +141,10 @@ class Target(Protocol):
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
         """Return (kind, lines) of a place of `break`.  Raises UsageError if it does not exist."""
+
+    @property
+    def source(self) -> SourceView | None:
+        """The user's source, if the program is a recorded step that has it."""
 
     # -- moving ------------------------------------------------------------------------------------
 

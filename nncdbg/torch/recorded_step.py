@@ -41,7 +41,7 @@ from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.opening.folder_writing import self_contained, write_folder
 from nncdbg.presentation.source_files import named_file
 from nncdbg.representation import RichOutput, represent
-from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
+from nncdbg.torch.recording import BACKWARD, FIRST_GRADIENT, FORWARD, OPTIMIZER, Event
 from nncdbg.torch.source_frames import Binding, Visit
 from nncdbg.torch.source_values import NamedValues
 from nncdbg.torch.statements import UPDATE, FreeNames, RecordedStatement, RecordedStatements
@@ -49,9 +49,6 @@ from nncdbg.torch.storages import Input, Key
 
 GRADIENTS, AFTER = "gradients", "after"
 """Between backward pass and optimizer, as clipping; and after the last optimizer."""
-
-_FORWARD_GRADIENT = "aten.ones_like.default"
-"""Makes the gradient of the loss, just before the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +79,7 @@ def program_of(
     classes: Mapping[str, str],
     checksums: Mapping[Key, str | np.ndarray[Any, Any]] | None = None,
     bindings: Sequence[Binding] = (),
+    callers: int = 0,
     texts: Mapping[str, Sequence[str]] | None = None,
 ) -> RecordedProgram:
     """Return the program of the events.
@@ -89,7 +87,8 @@ def program_of(
     `labels` names memory, and `placements` says how shards are placed.  `persistent` are the names of
     parameters, buffers and moments, which become states, a moment to its parameter.  `classes` maps a module
     to its class.  `checksums` are of memory at the end, with an array in place of that of a small one.
-    `texts` are the lines of the user's files.
+    `bindings` are those of the user's names; `callers` is the number of outermost frames that only called the
+    one in which the recording began.  `texts` are the lines of the user's files.
     """
     named = dict(labels)
     _name_losses(events, named)
@@ -118,7 +117,7 @@ def program_of(
         changed,
         tuple(built.notes),
         _source_lines(texts or {}),
-        names.trace(_file_name),
+        names.trace(_file_name, callers),
         known,
     )
 
@@ -129,7 +128,7 @@ def _name_losses(events: Sequence[Event], labels: dict[Key, str]) -> None:
     count = 0
     for event, after in zip(events, events[1:], strict=False):
         starts = event.phase != BACKWARD and after.phase == BACKWARD
-        if starts and event.signature.name == _FORWARD_GRADIENT and isinstance(event.arguments[0], tuple):
+        if starts and event.signature.name == FIRST_GRADIENT and isinstance(event.arguments[0], tuple):
             count += 1
             name = "loss" if count == 1 else f"loss.{count}"
             if name not in known:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain, count
 from types import FrameType
 from typing import Any
@@ -75,6 +75,9 @@ from nncdbg.torch.storages import (
 )
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+FIRST_GRADIENT = "aten.ones_like.default"
+"""Makes the gradient of the loss, just before the backward pass."""
 
 UNSEEN = ("profiler", "debugprims")
 """Libraries whose operators are not part of the program."""
@@ -171,9 +174,6 @@ class Recorder(DispatchMode):
         """The number of optimizer steps that run now."""
         self.update: tuple[FrameType, Lines] | None = None
         """The call of an update that runs no code of the user, and the user's lines of all its operators."""
-        self.visit_of_update: Visit | None = None
-        """The execution of the user's line that called this update."""
-        self.source = SourceFrames(self._key_of_name)
         self.labels: dict[Key, str] = {}
         """The memory of a parameter, buffer, gradient or moment to its name."""
         self.placements: dict[Key, str] = {}
@@ -189,6 +189,9 @@ class Recorder(DispatchMode):
         """Returns the memory of a tensor if that takes no look at it in Python, otherwise None."""
         self._storages: dict[int, int] = {}
         """Storage to a weak reference to it."""
+        self.visit_of_update: Visit | None = None
+        """The execution of the user's line that called this update."""
+        self.source = SourceFrames(partial(_held_key, self._storages, self._usual_key))
         self._seen: dict[int, Any] = {}
         """The storages that operators read or made: to an `Input` or an `InnerAllocation`, others to None."""
         self._new: set[int] = set()
@@ -231,17 +234,18 @@ class Recorder(DispatchMode):
         if types and wrapping(types):
             return self._run_inside(func, args, keywords)
         frame = sys._getframe(1)
-        lines = self._lines_of_update(frame) or user_lines(frame)
+        in_update = self._lines_of_update(frame)
+        lines = in_update or user_lines(frame)
         if is_higher_order(func):
             return self._run_functions(func, args, keywords, lines)
         try:
             if dispatched:
                 with without_dispatch():
                     event = self._begun(func, args, keywords, lines)
-                    event.visit = self._visit(frame)
+                    event.visit = self._visit(frame, bool(in_update))
             else:
                 event = self._begun(func, args, keywords, lines)
-                event.visit = self._visit(frame)
+                event.visit = self._visit(frame, bool(in_update))
         except Exception as error:  # noqa: BLE001  The training must not fail because of the recorder.
             self.give_up(error, lines)
             return func(*args, **keywords)
@@ -267,9 +271,9 @@ class Recorder(DispatchMode):
             return result
         return func(*args, **keywords)  # Without the copies there may be enough memory.
 
-    def _visit(self, frame: FrameType) -> Visit | None:
+    def _visit(self, frame: FrameType, in_update: bool) -> Visit | None:
         """Return the execution of the user's line that runs the operator called by a frame."""
-        if self.update is not None and self._lines_of_update(frame):
+        if in_update:
             return self.visit_of_update
         return self.source.at(frame, len(self.events), current_backward())
 
@@ -454,18 +458,10 @@ class Recorder(DispatchMode):
         if tensor.layout is not _STRIDED or is_wrapped(tensor):
             return None
         key = self._usual_key(tensor) or key_of(tensor)
-        self._hold(key[0], tensor)
+        _hold(self._storages, key[0], tensor)
         self.labels.setdefault(key, name)
         if placement:
             self.placements.setdefault(key, placement)
-        return key
-
-    def _key_of_name(self, tensor: Any) -> Key | None:
-        """Return the memory of a tensor that a name of the user holds; None for one without memory."""
-        if tensor.layout is not _STRIDED or is_wrapped(tensor) or tensor.is_nested:
-            return None
-        key = self._usual_key(tensor) or key_of(tensor)
-        self._hold(key[0], tensor)
         return key
 
     def label_unread(self) -> None:
@@ -507,7 +503,11 @@ class Recorder(DispatchMode):
         kept = self.inputs.get(number)
         if number not in self._seen and not storage.nbytes():
             with without_dispatch():
-                self._hold(number, torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
+                _hold(
+                    self._storages,
+                    number,
+                    torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage),
+                )
             self._new.add(number)
         if kept is not None and kept.content is None:
             try:
@@ -684,7 +684,7 @@ class Recorder(DispatchMode):
         kept = self._seen.get(key[0], _UNKNOWN)
         if kept is not None:
             if kept is _UNKNOWN:
-                self._hold(key[0], tensor)
+                _hold(self._storages, key[0], tensor)
                 kept = self._seen[key[0]] = self.inputs[key[0]] = Input(tensor.detach())
                 if key[0] in self._new:
                     self._new.discard(key[0])
@@ -711,7 +711,7 @@ class Recorder(DispatchMode):
             await_collective(tensor)
         kept = self._seen.get(key[0], _UNKNOWN)
         if kept is _UNKNOWN:
-            self._hold(key[0], tensor)
+            _hold(self._storages, key[0], tensor)
             self._seen[key[0]] = None
         elif kept is not None:
             kept.keys[key] = None  # a view may show more of an input than its operand does
@@ -732,10 +732,23 @@ class Recorder(DispatchMode):
                 made.opaque = "torch writes it without an operator"
                 made.contents = ((key, copied_result(tensor_at(key, tensor))),)
 
-    def _hold(self, number: int, tensor: Any) -> None:
-        """Keep the number of a storage from being used again."""
-        if number not in self._storages:
-            self._storages[number] = weak_storage(tensor)
+
+def _hold(storages: dict[int, int], number: int, tensor: Any) -> None:
+    """Keep the number of a storage from being used again."""
+    if number not in storages:
+        storages[number] = weak_storage(tensor)
+
+
+def _held_key(storages: dict[int, int], usual_key: Callable[[Any], Key | None], tensor: Any) -> Key | None:
+    """Return the memory of a tensor that a name of the user holds; None for one without memory."""
+    key = usual_key(tensor)
+    if key is None:
+        if tensor.layout is not _STRIDED or is_wrapped(tensor) or tensor.is_nested:
+            return None
+        key = key_of(tensor)
+    if key[0] not in storages:
+        storages[key[0]] = weak_storage(tensor)
+    return key
 
 
 _RECORDERS: WeakSet[Recorder] = WeakSet()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from nncdbg.ir.source_trace import NO_VISIT, SourceCall, SourceName, SourceTrace, SourceVisit
-from nncdbg.torch.recording import Event
+from nncdbg.torch.recording import BACKWARD, FIRST_GRADIENT, Event
 from nncdbg.torch.source_frames import Binding, Call, Visit
 from nncdbg.torch.statements import UPDATE, RecordedStatement, RecordedStatements
 from nncdbg.torch.storages import Key
@@ -49,34 +50,12 @@ class NamedValues:
         keys = [key for listed in (*given, event.results, event.written) for key in listed]
         self._resolve(*{key[0]: None for key in keys if isinstance(key, tuple)})
 
-    def trace(self, file_name: Callable[[str], str]) -> SourceTrace:
-        """Return the trace of the statements; `file_name` returns the name of a file as in locations."""
-        calls: dict[Call, int] = {}
-        visits: dict[Visit, int] = {}
-        made_calls: list[SourceCall] = []
-        made_visits: list[SourceVisit] = []
+    def trace(self, file_name: Callable[[str], str], callers: int) -> SourceTrace:
+        """Return the trace of the statements; `file_name` returns the name of a file as in locations.
 
-        def call_number(call: Call) -> int:
-            if call not in calls:
-                caller = visit_number(call.caller)
-                calls[call] = len(made_calls)
-                made_calls.append(SourceCall(file_name(call.file), call.function, caller))
-            return calls[call]
-
-        def visit_number(visit: Visit | None) -> int:
-            if visit is None:
-                return NO_VISIT
-            if visit not in visits:
-                call = call_number(visit.call)
-                visits[visit] = len(made_visits)
-                made_visits.append(SourceVisit(call, visit.line))
-            return visits[visit]
-
-        statements = [visit_number(visit) for visit in _visits(self._built.statements)]
-        names = [
-            SourceName(call_number(each.call), each.name, each.since, each.value) for each in self._changes
-        ]
-        return SourceTrace(made_calls, made_visits, statements, names)
+        `callers` is the number of outermost calls in which no line began.
+        """
+        return _TraceBuilder(self._built.statements, self._changes, file_name).trace(callers)
 
     def _bind(self, binding: Binding) -> None:
         name = binding.call, binding.name
@@ -110,9 +89,140 @@ class NamedValues:
                     self._enter(_Held(held.call, held.name, held.key, count, value))
 
 
-def _visits(statements: Sequence[RecordedStatement]) -> Iterator[Visit | None]:
-    """Yield the visit of each statement; an update of states belongs to the statement before it."""
-    before = None
-    for each in statements:
-        before = before if each.node.op == UPDATE else each.event.visit
-        yield before
+class _TraceBuilder:
+    """Numbers calls and visits, and makes a call of each backward pass."""
+
+    def __init__(
+        self,
+        statements: Sequence[RecordedStatement],
+        changes: Sequence[_Held],
+        file_name: Callable[[str], str],
+    ) -> None:
+        self._statements = statements
+        self._changes = changes
+        self._file_name = file_name
+        self._calls: list[SourceCall] = []
+        self._visits: list[SourceVisit] = []
+        self._numbers: dict[Call | Visit, int] = {}
+        self._forward: dict[int, RecordedStatement] = {}
+        """The first statement of the forward pass with a number of autograd."""
+        self._gradients: list[SourceName] = []
+        self._derived: list[tuple[int, int, int]] = []
+        """The stack of the backward pass: visit of the forward pass, that of the line that runs it, own."""
+        self._named: set[str] = set()
+        """The values whose gradients were found."""
+        self._held_by: defaultdict[str, list[_Held]] = defaultdict(list)
+        for each in changes:
+            self._held_by[each.value].append(each)
+        made = (value for each in statements if _is_backward(each) for value in each.node.outputs)
+        self._backward_types = {value.name: value.type for value in made}
+
+    def trace(self, callers: int) -> SourceTrace:
+        numbers = [*self._statement_visits()]
+        names = [
+            SourceName(self._call(each.call), each.name, each.since, each.value) for each in self._changes
+        ]
+        names = sorted([*names, *self._gradients], key=lambda each: each.since)
+        return SourceTrace(self._calls, self._visits, numbers, names, callers)
+
+    def _statement_visits(self) -> Iterator[int]:
+        """Yield the visit of each statement; an update of states belongs to the statement before it."""
+        before = NO_VISIT
+        for number, each in enumerate(self._statements):
+            event = each.event
+            if each.node.op == UPDATE:
+                yield before
+                continue
+            here = self._visit(event.visit)
+            if event.phase != BACKWARD:
+                self._forward.setdefault(event.sequence, each)
+                self._derived.clear()
+                before = here
+            elif (source := self._forward.get(event.sequence)) is not None:
+                before = self._derivative(self._visit(source.event.visit), here)
+                self._name_gradient(number, each, source)
+            elif not self._derived or self._derived[0][1] != here:
+                before = here
+            yield before
+
+    def _derivative(self, visit: int, here: int) -> int:
+        """Return the visit of a backward pass that derives a visit; `here` is the line that runs the pass.
+
+        The calls of the backward pass mirror those of the forward pass, as far as it is not a call around
+        `here`.
+        """
+        if NO_VISIT in (visit, here):
+            return here
+        around = {self._visits[each].call for each in self._stack(here)}
+        mirrored = self._stack(visit)
+        while len(mirrored) > 1 and self._visits[mirrored[1]].call in around:
+            del mirrored[0]
+        derived = self._derived
+        if derived and derived[0][1] != here:
+            derived.clear()
+        same = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(mirrored, derived, strict=False))
+        )
+        # The last one may continue after lines of functions that it has called.
+        del derived[same:]
+        for each in mirrored[same:]:
+            if not derived:
+                call = self._backward_call(here)
+            elif self._visits[each].call == self._visits[derived[-1][0]].call:
+                call = self._visits[derived[-1][2]].call
+            else:
+                call = self._backward_call(derived[-1][2])
+            self._visits.append(SourceVisit(call, self._visits[each].line, each))
+            derived.append((each, here, len(self._visits) - 1))
+        return derived[-1][2]
+
+    def _backward_call(self, caller: int) -> int:
+        file = self._calls[self._visits[caller].call].file
+        self._calls.append(SourceCall(file, BACKWARD, caller))
+        return len(self._calls) - 1
+
+    def _stack(self, visit: int) -> list[int]:
+        """Return a visit and those that called it, outermost first."""
+        found = []
+        while visit != NO_VISIT:
+            found.append(visit)
+            visit = self._calls[self._visits[visit].call].caller
+        return found[::-1]
+
+    def _name_gradient(self, number: int, statement: RecordedStatement, source: RecordedStatement) -> None:
+        """Name the gradient that a statement reads, `h.grad`, if the forward statement has made `h`."""
+        made = source.node.outputs[0]
+        if not made.name or made.name in self._named:
+            return
+        operands = (name for name in statement.node.inputs if isinstance(name, str))
+        gradient = next((name for name in operands if self._backward_types.get(name) == made.type), None)
+        if gradient is None:
+            return
+        self._named.add(made.name)
+        levels = {self._visits[forward].call: self._visits[visit].call for forward, _, visit in self._derived}
+        for held in self._held_by.get(made.name, ()):
+            call = levels.get(self._call(held.call))
+            if call is not None:
+                self._gradients.append(SourceName(call, f"{held.name}.grad", number, gradient))
+
+    def _call(self, call: Call) -> int:
+        if call not in self._numbers:
+            caller = self._visit(call.caller)
+            self._numbers[call] = len(self._calls)
+            self._calls.append(SourceCall(self._file_name(call.file), call.function, caller))
+        return self._numbers[call]
+
+    def _visit(self, visit: Visit | None) -> int:
+        if visit is None:
+            return NO_VISIT
+        if visit not in self._numbers:
+            call = self._call(visit.call)
+            self._numbers[visit] = len(self._visits)
+            self._visits.append(SourceVisit(call, visit.line))
+        return self._numbers[visit]
+
+
+def _is_backward(statement: RecordedStatement) -> bool:
+    """Return whether a statement belongs to a backward pass, or makes the gradient with which one begins."""
+    event = statement.event
+    return event.phase == BACKWARD or event.signature.name == FIRST_GRADIENT

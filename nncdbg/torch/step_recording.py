@@ -111,6 +111,7 @@ def recording_with(
 
     With `compiles`, functions of `torch.compile` run compiled, and the caller passes it no operators of them.
     """
+    recorder.source.begin(sys._getframe(1))
     with ExitStack() as hooks, ExitStack() as naming:
         naming.enter_context(unseen_by_functions())
         # Each event has some objects that stay: the collector would scan all modules for them.
@@ -213,6 +214,7 @@ def _complete(
         {name: type(module).__name__ for name, module in submodules(modules) if name},
         checksums,
         recorder.source.bindings[:],
+        recorder.source.callers,
         texts_of(recorder.events),
     )
 

@@ -34,9 +34,15 @@ def recorded(step, *arguments):
     return found
 
 
+def trace_of(program):
+    trace = program.saved.trace
+    assert trace is not None
+    return trace
+
+
 def executed_lines(program):
     """Return (function, line, names) of each execution of a line, innermost call only."""
-    trace = program.saved.trace
+    trace = trace_of(program)
     found = []
     for first, number in trace.steps():
         visit = next(trace.stack(number))
@@ -115,7 +121,7 @@ def test_file_and_keys_whose_names_are_not_utf_8(tmp_path, monkeypatch):
     found.save("step")
     program = nncdbg.load("step")
     assert executed_lines(program)[-1][2] == ['x["a\\"b"]', "x[1]", "y", "sum"]
-    assert program.saved.trace.calls[-1].file.encode("utf-8", "surrogateescape") == b"tr\xffain.py"
+    assert trace_of(program).calls[-1].file.encode("utf-8", "surrogateescape") == b"tr\xffain.py"
 
 
 @pytest.mark.parametrize("way", ["-c", "-"])
@@ -136,8 +142,8 @@ found.save("step")
     assert run.returncode == 0, run.stderr
     program = nncdbg.load(tmp_path / "step")
     assert [each[:2] for each in executed_lines(program)][-3:] == [each[:2] for each in LINES]
-    stack = [*program.saved.trace.stack(program.saved.trace.statements[-1])]
-    assert program.saved.trace.calls[stack[-1].call].function == "<module>"
+    stack = [*trace_of(program).stack(trace_of(program).statements[-1])]
+    assert trace_of(program).calls[stack[-1].call].function == "<module>"
 
 
 # -- without source ------------------------------------------------------------------------
@@ -245,7 +251,7 @@ def test_random_damages_are_errors_or_harmless(script):
             del part[position]
         Path("step", TRACE).write_text(json.dumps(damaged))
         try:
-            trace = nncdbg.load("step").saved.trace
+            trace = trace_of(nncdbg.load("step"))
         except LoadError:
             refused += 1
             continue

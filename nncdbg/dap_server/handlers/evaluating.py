@@ -332,7 +332,7 @@ def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
     if place.kind == "value":
         return place.text, place.index or None
     if place.kind == "expression":
-        name, index = split_target(place.text, scope.has, scope.names)
+        name, index = split_target(place.text, scope.has, scope.names, scope.aliases)
         if index is None:
             return name, place.index or None
     raise UsageError(
@@ -352,7 +352,7 @@ def set_expression(
     session: Session, arguments: protocol.SetExpressionArguments
 ) -> protocol.SetExpressionBody:
     scope = values_from(session, arguments.frame_id)
-    name, index = split_target(arguments.expression, scope.has, scope.names)
+    name, index = split_target(arguments.expression, scope.has, scope.names, scope.aliases)
     place = None if index is None else evaluate_index(index, scope)
     _set(session, scope, name, place, arguments.value, arguments.expression)
     shown = result_of(session, scope, arguments.expression, arguments.format)

@@ -327,7 +327,7 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
             "a comparison needs exactly one other tensor", hint="use either `expression` or `branch`"
         )
     target = session.program.target
-    name, index = split_target(text, scope.has, scope.names)
+    name, index = split_target(text, scope.has, scope.names, scope.aliases)
     if index is not None:
         raise UsageError(
             f"cannot compare `{text}` across branches: `{text}` is only part of a value",

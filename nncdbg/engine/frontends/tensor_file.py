@@ -263,7 +263,7 @@ def _unpacked(name: str, entry: TensorEntry, store: Store, keys: frozenset[str],
 # -- documents --------------------------------------------------------------------------------------
 
 
-def to_json(record: msgspec.Struct) -> str:
+def to_json(record: object) -> str:
     """Return a record as a JSON document; numbers that JSON does not have become null."""
     return json.dumps(_finite(msgspec.to_builtins(record)), indent=1, allow_nan=False) + "\n"
 

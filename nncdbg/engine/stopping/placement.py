@@ -18,7 +18,8 @@ from nncdbg.engine.values.values import Values
 from nncdbg.errors import ExpressionError, UsageError
 from nncdbg.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.ir.records import Path, Program
-from nncdbg.ir.search import origins, same_file
+from nncdbg.ir.search import arrivals_in, origins, same_file
+from nncdbg.ir.source_trace import SourceOrder
 from nncdbg.text.listing import Listing
 from nncdbg.text.places import place_text
 
@@ -69,7 +70,7 @@ class BreakpointPlaces:
     def _bind_source(self, found: Breakpoint) -> None:
         file, _, number = found.target.rpartition(":")
         line = int(number)
-        origin = self.origin(file)
+        origin = self._arrivals(file) or self.origin(file)
         if not origin:
             files = sorted(self.origins)
             hint = f"use one of the source files: {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
@@ -81,6 +82,17 @@ class BreakpointPlaces:
             found.note = f"line {line} has no statement; moved to line {there}"
             found.target = f"{file}:{there}"
         found.lines = tuple(sorted(self.listing.line(path, pc) for path, pc in origin[there]))
+
+    def _arrivals(self, file: str) -> dict[int, list[tuple[Path, int]]]:
+        """Return the statements at which executions of lines began, by line; empty without a trace."""
+        trace = self.program.saved.trace
+        if trace is None:
+            return {}
+        order = SourceOrder(self.program, trace)
+        lines: dict[int, list[tuple[Path, int]]] = {}
+        for each in arrivals_in(order, file):
+            lines.setdefault(trace.visits[each.visit].line, []).append(order.places[each.statement])
+        return lines
 
     def origin(self, file: str) -> dict[int, list[tuple[Path, int]]]:
         """Return the statements made by each line of a file of the user's model; empty for other files."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +87,8 @@ class Values:
     """Called before each value is read; an exception from it ends the read."""
     convenience: dict[str, Any] = field(default_factory=dict)
     """Variables defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""
+    aliases: Callable[[], Mapping[str, str]] = dict
+    """Returns the names of values in the user's source, each with its value's name in the program."""
     current: Current | None = None
     """The statements of `$in0` and `$out`; None: the next and the last statement of the frame."""
 
@@ -184,6 +186,8 @@ class Values:
             raise UsageError(
                 f"the name of a value must be a string, not {type(name).__name__}", hint='use value("%h")'
             )
+        if (alias := self.aliases().get(name)) is not None:
+            return alias
         if self.has(name):
             return name
         text = name.removeprefix("%")
@@ -328,7 +332,7 @@ class Values:
                 f"an expression must be a string, not {type(text).__name__}",
                 hint='such as "mean(%h) > 1"',
             )
-        return check_variables(parse(text, self.has, self.names), self)
+        return check_variables(parse(text, self.has, self.names, self.aliases), self)
 
     def variables(self) -> Iterable[str]:
         """Return the names of the variables (`$NAME`) that are defined here."""

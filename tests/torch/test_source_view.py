@@ -1,0 +1,226 @@
+"""A recorded step opens in its source: moves by lines, forward and back, and names of the source."""
+
+from __future__ import annotations
+
+import io
+import re
+import runpy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+import nncdbg  # noqa: E402
+import nncdbg.torch  # noqa: E402
+from nncdbg.commands.session import CommandSession  # noqa: E402
+from nncdbg.presentation.screen import Screen  # noqa: E402
+from nncdbg.target.program import ProgramTarget  # noqa: E402
+
+SCRIPT = """import torch
+import nncdbg.torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = torch.nn.Linear(size, size)
+
+    def forward(self, x):
+        h = self.linear(x)
+        self.cache = torch.tanh(h)
+        return x + self.cache
+
+
+def train(model, optimizer, x, target):
+    h = x
+    for block in model:
+        h = block(h)
+    error = h - target
+    loss = error.square().mean()
+    kept.append((h, loss))
+    for each in (error, loss, h):
+        each.retain_grad()
+    loss.backward()
+    gradients.update(error=error.grad, h=h.grad)
+    optimizer.step()
+    return loss
+
+
+torch.manual_seed(0)
+kept, gradients = [], {}
+model = torch.nn.ModuleList(Block(3) for _ in range(2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+x, target = torch.randn(2, 3), torch.randn(2, 3)
+with nncdbg.torch.record(model, optimizer) as step:
+    loss = train(model, optimizer, x, target)
+step.save("step")
+"""
+
+LINE = {text.strip(): number for number, text in enumerate(SCRIPT.splitlines(), 1)}
+PASS, OPTIMIZER = LINE["loss.backward()"], LINE["optimizer.step()"]
+MODULE = LINE["loss = train(model, optimizer, x, target)"]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A folder with the script and the recorded step, and the variables of the script."""
+    folder = tmp_path_factory.mktemp("source")
+    (folder / "train.py").write_text(SCRIPT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        names = runpy.run_path("train.py", run_name="__main__")
+    return folder, names
+
+
+@pytest.fixture
+def session(recorded, monkeypatch):
+    monkeypatch.chdir(recorded[0])
+    return opened("step")
+
+
+def opened(program):
+    return CommandSession(ProgramTarget(nncdbg.Debugger(program)), "step", Screen(width=100))
+
+
+def run(session, *lines):
+    """Run commands, and return what they print."""
+    out = io.StringIO()
+    session.screen = Screen(out, out, width=100)
+    session.screen.name_values(session.target.program)
+    for line in lines:
+        session.execute(line)
+    return out.getvalue()
+
+
+def place(session):
+    frame = session.target.source.frames()[0]
+    return frame.function, frame.line
+
+
+def walk(session, command):
+    """Return the places that a command goes through, until it is refused or the step ends."""
+    places = [place(session)]
+    while session.execute(command) and not session.target.now.ended:
+        places.append(place(session))
+    return places
+
+
+FORWARD = [
+    ("Block.forward", LINE["h = self.linear(x)"]),
+    ("Block.forward", LINE["self.cache = torch.tanh(h)"]),
+    ("Block.forward", LINE["return x + self.cache"]),
+]
+BACKWARD = [(f"backward of {function}", line) for function, line in reversed(FORWARD)]
+STEPS = [
+    ("<module>", MODULE),
+    ("train", LINE["h = block(h)"]),
+    *FORWARD,
+    ("train", LINE["h = block(h)"]),
+    *FORWARD,
+    ("train", LINE["error = h - target"]),
+    ("train", LINE["loss = error.square().mean()"]),
+    ("train", LINE["loss.backward()"]),
+    ("backward of train", LINE["loss = error.square().mean()"]),
+    ("backward of train", LINE["error = h - target"]),
+    ("backward of train", LINE["h = block(h)"]),
+    *BACKWARD,
+    ("backward of train", LINE["h = block(h)"]),
+    *BACKWARD[1:],  # The derivative of the sum needs no operator.
+    ("train", LINE["optimizer.step()"]),
+]
+
+
+def test_steps_go_through_the_lines_that_ran_and_back(session):
+    assert walk(session, "step") == STEPS
+    assert session.target.now.ended
+    session.execute("rback")
+    assert walk(session, "rback") == STEPS[::-1]
+
+
+def test_next_and_back_stay_in_the_function(session):
+    session.execute("step")
+    own = [place for place in STEPS if place[0] == "train"]
+    assert walk(session, "next") == own
+    session.execute("rback")
+    session.execute("rback")
+    assert [each for each in walk(session, "back") if each[0] == "train"] == own[-2::-1]
+
+
+def test_finish_returns_to_the_line_that_called(session):
+    run(session, "step 2")
+    assert place(session) == FORWARD[0]
+    run(session, "finish")
+    assert place(session) == ("train", LINE["h = block(h)"])
+    assert session.target.source.frames()[0].names["h"] != session.target.source.frames()[1].names["x"]
+    run(session, "step 2", "rfinish")
+    assert place(session) == ("train", LINE["h = block(h)"])
+
+
+def test_names_hold_what_they_held(session, recorded):
+    _, names = recorded
+    run(session, f"break {PASS}", "continue")
+    h, loss = names["kept"][0]
+    for name, tensor in [("h", h), ("loss", loss), ("x", names["x"])]:
+        np.testing.assert_array_equal(session.target.evaluate(name), tensor.detach().numpy())
+    assert session.target.evaluate("h.shape") == (2, 3)
+    text = run(session, "where full")
+    assert "h f32[2,3]" in text
+    assert "loss f32[]" in text
+
+
+def test_gradients_are_named_after_the_names_of_the_forward_pass(session, recorded):
+    gradients = recorded[1]["gradients"]
+    run(session, "step", f"until {OPTIMIZER}")
+    bound = [each for each in session.target.program.saved.trace.names if each.name.endswith(".grad")]
+    assert {each.name for each in bound} >= {"h.grad", "self.cache.grad"}
+    in_train = [each.value for each in bound if each.name == "h.grad"]
+    assert any(
+        np.array_equal(session.target.value(f"%{value}"), gradients["h"].numpy()) for value in in_train
+    )
+
+
+def test_the_graph_can_be_shown_instead_and_both(session):
+    assert 'step.save("step")' in run(session, "list")
+    assert "aten." not in run(session, "list")
+    assert "aten." in run(session, "set view split", "step 2", "list")
+    assert "@forward" in run(session, "set view graph", "list 1,400")
+    assert "view is graph" in run(session, "show view")
+    assert "view cannot be model" in run(session, "set view model")
+
+
+def test_statements_move_inside_a_line(session):
+    run(session, "step 2", "nexti")
+    assert place(session)[0] == "Block.forward"
+    before = session.target.now.tick
+    run(session, "nexti")
+    run(session, "backi")
+    assert session.target.now.tick == before
+
+
+def test_breakpoints_bind_to_lines_and_functions(session):
+    text = run(session, f"break {LINE['return x + self.cache']}", "continue", "continue", "info breakpoints")
+    assert place(session) == FORWARD[2]
+    assert "train.py" in text
+    text = run(session, "delete", "break Block.forward", "restart", "continue")
+    assert place(session) == FORWARD[0]
+    assert f"*-> {LINE['h = self.linear(x)']}" in text
+
+
+def test_a_program_without_a_source_has_no_view_of_it(repository):
+    session = opened(repository / "examples" / "first_steps.nnc")
+    assert "there is no source to show" in run(session, "set view source")
+    assert session.view == "graph"
+
+
+def test_names_have_values_of_the_moment_and_of_the_selected_call(session):
+    text = run(session, f"break {FORWARD[1][1]}", "continue", "up", "p h")
+    assert "train, train.py" in text
+    inner = session.target.source.frames()[0].names["h"]
+    assert session.target.source.names()["h"] != inner
+    assert re.search(r"f32\[2,3\]", text)
+
+
+def test_the_end_shows_the_names_of_the_script(session):
+    text = run(session, "continue")
+    assert "The step has ended" in text
