@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -80,9 +80,10 @@ class SourceTrace:
             firsts.setdefault(each.call, number)
         if any(not NO_VISIT <= each < len(self.visits) for each in self.statements):
             return "a statement belongs to no visit"
-        if any(not 0 <= each.call < len(self.calls) for each in (*self.visits, *self.names)):
+        used = chain((each.call for each in self.visits), (each.call for each in self.names))
+        if any(not 0 <= call < len(self.calls) for call in used):
             return "a visit or a name belongs to no call"
-        if any(each.of >= number for number, each in enumerate(self.visits)):
+        if any(not NO_VISIT <= each.of < number for number, each in enumerate(self.visits)):
             return "a backward pass has no forward line"
         # A call comes after the visit that made it, so a stack ends.
         if any(not NO_VISIT <= caller < firsts.get(number, len(self.visits)) for number, caller in callers):

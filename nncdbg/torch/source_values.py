@@ -141,7 +141,9 @@ class _TraceBuilder:
             elif (source := self._forward.get(event.sequence)) is not None:
                 before = self._derivative(self._visit(source.event.visit), here)
                 self._name_gradient(number, each, source)
-            elif not self._derived or self._derived[0][1] != here:
+            elif self._derived and self._derived[0][1] == here:
+                before = self._derived[-1][2]  # Code of the user, such as a hook, may have run since.
+            else:
                 before = here
             yield before
 

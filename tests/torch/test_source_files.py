@@ -16,6 +16,7 @@ import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.frontends.file_names import TRACE  # noqa: E402
 from nncdbg.errors import LoadError  # noqa: E402
+from nncdbg.ir.source_trace import SourceOrder  # noqa: E402
 from nncdbg.opening.folder_writing import write_folder  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 
@@ -240,7 +241,7 @@ def test_random_damages_are_errors_or_harmless(script):
     refused = 0
     for _ in range(300):
         damaged = json.loads(json.dumps(whole))
-        part = damaged[draw.choice([key for key in damaged if damaged[key]])]
+        part = damaged[draw.choice([key for key in damaged if isinstance(damaged[key], list)])]
         position = draw.randrange(len(part))
         number = draw.choice([-2, -1, 0, 1, 2, 3, 10**30])
         if isinstance(part[position], dict):
@@ -255,7 +256,10 @@ def test_random_damages_are_errors_or_harmless(script):
         except LoadError:
             refused += 1
             continue
+        order = SourceOrder(nncdbg.load("step"), trace)
+        assert len(order.places) == len(trace.statements)
         for first, visit in trace.steps():
+            trace.file(visit)
             for each in trace.stack(visit):
                 trace.names_of(each.call, first)
     assert 100 < refused < 300
