@@ -86,7 +86,7 @@ class SourceTrace:
         calls = (*(each.call for each in self.visits), *(each.call for each in self.names))
         if any(not 0 <= call < len(self.calls) for call in calls):
             return "a visit or a name belongs to no call"
-        if any(each.of >= number for number, each in enumerate(self.visits)):
+        if any(not NO_VISIT <= each.of < number for number, each in enumerate(self.visits)):
             return "a backward pass has no forward line"
         # A call comes after the visit that made it, so a stack ends.
         if any(not NO_VISIT <= caller < firsts.get(number, len(self.visits)) for number, caller in callers):

@@ -114,9 +114,9 @@ class SourceFrames:
 
     def __init__(self, key_of: Callable[[Any], Key | None]) -> None:
         self.bindings: list[Binding] = []
+        self._key_of = key_of
         self.callers = 0
         """The number of outermost frames that called the one in which the recording began."""
-        self._key_of = key_of
         self._recording = object()
         """In the calls of this recording."""
         self._inner: Call | None = None
@@ -124,7 +124,7 @@ class SourceFrames:
         self._traced: dict[int, Call] = {}
         """The calls at the last operator whose frames a debugger traces, by the identity of the frame."""
         self._files: set[str] = set()
-        """The files of the calls: Python is told from where it reads them, such as an archive."""
+        """The files of the calls: Python learns from where it reads them, such as an archive."""
         self._backward = NO_BACKWARD
         """The number of the backward pass of the last operator."""
         self._rest: tuple[Lines, Visit | None] = (), None
@@ -144,7 +144,7 @@ class SourceFrames:
         call = self._inner
         if same_pass and call is not None:
             inner = user_frame(frame)
-            if inner is not None and inner.f_trace is call:
+            if inner is not None and _is_marked(inner, call):
                 visit, here = call.visit, inner.f_lasti
                 if (
                     visit is not None
@@ -166,7 +166,7 @@ class SourceFrames:
                 each.f_trace = None
 
     def drop(self, event: int) -> None:
-        """Let names that were bound since an event be bound from this event on: it has replaced others."""
+        """Let names that were bound since an event be bound from it on: it has replaced the later ones."""
         for each in reversed(self.bindings):
             if each.event <= event:
                 break
@@ -181,9 +181,10 @@ class SourceFrames:
         self._traced.clear()
         self._inner = None
         for depth in range(len(frames) - 1, -1, -1):
-            frame, call = frames[depth], calls[depth]
+            frame, last = frames[depth], calls[depth]
             resumes = frame.f_code.co_flags & _RESUMES
             values, content = _values(frame)
+            call = last
             if call is None or call.caller is not caller:
                 code = frame.f_code
                 if code.co_filename not in self._files:
@@ -192,7 +193,7 @@ class SourceFrames:
                 call = calls[depth] = Call(code.co_filename, code.co_qualname, caller, self._recording)
                 if frame.f_trace is None or self._is_own(frame.f_trace):
                     frame.f_trace = call
-            if frame.f_trace is not call:
+            if not _is_marked(frame, call):
                 self._traced[id(frame)] = call
             inner = calls[depth - 1] if depth else None
             if inner is None or not self._waits(call, inner, frames[depth - 1]):
@@ -203,6 +204,7 @@ class SourceFrames:
         return caller
 
     def _is_own(self, trace: object) -> bool:
+        """Return whether the trace function of a frame is a call of this recording."""
         return type(trace) is Call and trace.recording is self._recording
 
     def _call_of(self, frame: FrameType) -> Call | None:
@@ -221,7 +223,7 @@ class SourceFrames:
     def _waits(self, call: Call, inner: Call, frame: FrameType) -> bool:
         """Return whether a call has not moved since the last operator, as `inner` in its frame still runs."""
         return (
-            frame.f_trace is inner
+            _is_marked(frame, inner)
             and not frame.f_code.co_flags & _RESUMES
             and inner.caller is not None
             and inner.caller is call.visit
@@ -239,6 +241,12 @@ class SourceFrames:
         for name in held.keys() - now.keys():
             self.bindings.append(Binding(event, call, name, None))
         call.held = now
+
+
+def _is_marked(frame: FrameType, call: Call) -> bool:
+    """Return whether a call is that of a frame, and not another one in the same memory."""
+    trace: object = frame.f_trace
+    return trace is call
 
 
 def _visit_of(lines: Lines) -> Visit | None:
@@ -357,7 +365,7 @@ _MEMBERS: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get_
 _USUAL = (type, ModuleType)
 """Types whose `__getattribute__` runs no code of the user."""
 
-_FIELDS = (MemberDescriptorType, type(namedtuple("_Single", "field").field))
+_FIELDS = (MemberDescriptorType, type(vars(namedtuple("_Single", "field"))["field"]))
 """The descriptors of slots and of the fields of named tuples."""
 
 
@@ -387,7 +395,8 @@ def _names_of(code: CodeType) -> _CodeNames:
     if optimized:
         variables = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
     else:
-        variables = dict.fromkeys(code.co_names)
+        used = (each for each in dis.get_instructions(code) if each.opname in _USES_NAMES)
+        variables = dict.fromkeys(str(each.argval) for each in used)
     changed = {*code.co_freevars, *_changed_inside(code)}
     paths = dict.fromkeys(_paths(code))
     copied = _COPIES_LOCALS and optimized
@@ -399,6 +408,9 @@ def _names_of(code: CodeType) -> _CodeNames:
         copied,
         copied and _reads_locals(code),
     )
+
+
+_USES_NAMES = ("LOAD_NAME", "STORE_NAME", "LOAD_GLOBAL", "STORE_GLOBAL")
 
 
 def _reads_locals(code: CodeType) -> bool:

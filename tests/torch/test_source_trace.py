@@ -10,7 +10,7 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -129,7 +129,7 @@ def trace(frame: FrameType, event: str, argument: Any) -> TracedCall | None:
 class Truth(TorchDispatchMode):
     """The stacks at the first operators of executions of lines; `wanted` are the names to look up at each."""
 
-    def __init__(self, wanted: Sequence[Sequence[Sequence[str]]]) -> None:
+    def __init__(self, wanted: Sequence[Sequence[Iterable[str]]]) -> None:
         super().__init__()
         self.wanted = wanted
         self.steps: list[list[TrueFrame]] = []
@@ -156,7 +156,7 @@ class Truth(TorchDispatchMode):
             self._last = new[0].call, new[0].visit
         return result
 
-    def _frame(self, frame: FrameType, depth: int, wanted: Sequence[Sequence[str]]) -> TrueFrame:
+    def _frame(self, frame: FrameType, depth: int, wanted: Sequence[Iterable[str]]) -> TrueFrame:
         code, local = frame.f_code, frame.f_locals
         names = local if code.co_flags & 1 else [each for each in code.co_names if each in local]
         tensors = {name: found for name in names if (found := bits(local[name])) is not None}
@@ -172,7 +172,7 @@ class Truth(TorchDispatchMode):
         return TrueFrame(call, call.visit, code.co_qualname, frame.f_lineno, tensors, evaluated)
 
 
-def true_steps(name: str, wanted: Sequence[Sequence[Sequence[str]]]) -> list[list[TrueFrame]]:
+def true_steps(name: str, wanted: Sequence[Sequence[Iterable[str]]]) -> list[list[TrueFrame]]:
     script = Script(name)
     truth = Truth(wanted)
     before = sys.gettrace()
@@ -208,7 +208,9 @@ def record(name: str) -> Recorded:
     before = None
     for first, visit in executions(found):
         outer = takewhile(lambda each: found.calls[each.call].function != "Script.run", found.stack(visit))
-        stack = [each for each in outer if of_corpus(found.calls[each.call].file)]
+        # What autograd computes belongs to the line that called it.
+        ran = (each for each in outer if each.of == NO_VISIT)
+        stack = [each for each in ran if of_corpus(found.calls[each.call].file)]
         if stack and stack[0] is not before:
             steps.append((first, stack))
             before = stack[0]
@@ -247,6 +249,7 @@ def values_before(step: Any, statements: Sequence[int]) -> Iterator[dict[str, Bi
                 for output in node.outputs:
                     if output.name:
                         slot = frame.code.slot_at(output.name, pc + 1)
+                        assert slot is not None
                         held[output.name] = array_bits(host_array(frame.slots[slot]))
         yield dict(held)
 
@@ -342,14 +345,14 @@ def outcome(name: str, run: Callable[[Script], Any]) -> dict[str, Any]:
         script.result = None
         script.names.pop("result", None)
         gc.collect()
-        alive = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+        live = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
     finally:
         gc.unfreeze()
     return {
         "results": results,
         **left,
         "random": torch.get_rng_state().tolist(),
-        "alive": len({each.untyped_storage()._cdata for each in alive}),
+        "live": len({each.untyped_storage()._cdata for each in live}),
     }
 
 
