@@ -128,9 +128,11 @@ def resolve(word: str, arguments: str) -> tuple[Command, str]:
     if word in ANSWERS:
         raise UsageError(f"`{word}`: {ANSWERS[word].why}", hint=ANSWERS[word].hint)
     matches = [entry for name, entry in TABLE.items() if name.startswith(word)]
-    shortest = min(matches, key=lambda entry: len(entry.name), default=None)
-    if shortest is not None and all(entry.name.startswith(shortest.name) for entry in matches):
-        return shortest, arguments
+    # `nex` is `next`, as `nexti` is the same move by statements.
+    by_line = {entry.name for entry in matches}
+    matches = [entry for entry in matches if entry.name.removesuffix("i") not in by_line - {entry.name}]
+    if len(matches) == 1:
+        return matches[0], arguments
     if matches:
         names = ", ".join(entry.name for entry in matches)
         raise UsageError(f'"{word}" is a prefix of several commands', hint=f"use one of: {names}")

@@ -249,8 +249,6 @@ class Debugger(RichOutput):
         """Branch, block and number of each host read that was reported."""
         loaded.arrived, loaded.found = self._code_arrived, self._found
         self.selected = -1
-        self.aliases: Callable[[], Mapping[str, str]] = dict
-        """Returns the names in the user's source at this moment, each with its value."""
         self.stop = self.control.here("entry")
 
     # -- breakpoints -----------------------------------------------------------------------
@@ -459,7 +457,7 @@ class Debugger(RichOutput):
         frame = self.control.stack[depth]
         pc, done = self.stop.statement_in(frame)
         current = Current.after(frame, pc) if done else Current.before(frame, pc)
-        return replace(self._innermost, depth=depth, current=current, aliases=self.aliases)
+        return replace(self._innermost, depth=depth, current=current, aliases=self.loaded.aliases)
 
     def value(self, name: str) -> Array:
         """Return the array at this moment, read-only; `name` may be an unambiguous part of a long name.

@@ -80,6 +80,12 @@ def misfit(program: Program, trace: SourceTrace) -> str | None:
     return trace.mistake(len(nodes), values)
 
 
+def fitting_trace(program: Program) -> SourceTrace | None:
+    """Return the source trace of a recorded step; None without one, and for an edited program."""
+    trace = program.saved.trace
+    return trace if trace is not None and misfit(program, trace) is None else None
+
+
 def walk_nodes(source: Source | Node, calls: Mapping[str, Graph] | None = None) -> Iterator[Node]:
     """Yield every statement in the order of `walk`; for a statement itself and those in its blocks.
 

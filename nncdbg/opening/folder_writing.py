@@ -32,7 +32,7 @@ from nncdbg.ir.records import (
     Value,
 )
 from nncdbg.ir.rewrite import rewrite
-from nncdbg.ir.walk import misfit
+from nncdbg.ir.walk import fitting_trace
 from nncdbg.text.file_names import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE, TRACE
 from nncdbg.version import __version__
 
@@ -179,8 +179,7 @@ def write_folder(
                 write_tensors(draft / INPUTS, tensors)
             (draft / PROGRAM).write_bytes(program.text().encode("utf-8", "surrogateescape"))
             (draft / DOCUMENT).write_text(to_json(document), encoding="utf-8")
-            trace = program.saved.trace
-            if trace is not None and misfit(program, trace) is None:  # An edited program has no trace.
+            if (trace := fitting_trace(program)) is not None:
                 (draft / TRACE).write_text(to_json(trace), encoding="utf-8")
             (draft / README).write_text(text, encoding="utf-8", errors="replace")
             _move(draft, place)

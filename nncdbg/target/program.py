@@ -29,6 +29,7 @@ from nncdbg.engine.values.editing import late_decisions
 from nncdbg.errors import NotComputed, UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Program
+from nncdbg.ir.walk import fitting_trace
 from nncdbg.stats import Summary
 from nncdbg.stats.histograms import summarize_by_pieces
 from nncdbg.stats.inspection import ROW_SIZE, summary_of
@@ -85,7 +86,7 @@ class ProgramTarget(Target):
         self._debugger = debugger
         self._cells = Cells(debugger)
         if self.source is not None:
-            debugger.aliases = self.source.names
+            debugger.loaded.aliases = self.source.names
         self._stop: tuple[EngineStop, Stop] | None = None
         self._said: Callable[[LogMessage], None] | None = None
         """What received the messages before `listen`."""
@@ -185,7 +186,7 @@ class ProgramTarget(Target):
 
     @cached_property
     def source(self) -> SourceView | None:
-        trace = self.program.saved.trace
+        trace = fitting_trace(self.program)
         return None if trace is None else SourceView(self, trace)
 
     # -- moving ------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from nncdbg.opening.folder_writing import self_contained, write_folder
 from nncdbg.presentation.source_files import named_file
 from nncdbg.representation import RichOutput, represent
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
-from nncdbg.torch.source_frames import Binding, Call, RecordedSource, Visit
+from nncdbg.torch.source_frames import NameBinding, RecordedSource, UserCall, Visit
 from nncdbg.torch.statements import UPDATE, FreeNames, RecordedStatement, RecordedStatements
 from nncdbg.torch.storages import Input, Key
 
@@ -214,7 +214,7 @@ def _file_name(file: str) -> str:
 class _Held:
     """What a name of a call holds: memory, and its value from the next statement, number `since`, on."""
 
-    call: Call
+    call: UserCall
     name: str
     key: Key | None
     since: int
@@ -224,13 +224,13 @@ class _Held:
 class NamedValues:
     """Follows which values the names of the user hold while the statements of a recording are built."""
 
-    def __init__(self, built: RecordedStatements, bindings: Sequence[Binding]) -> None:
+    def __init__(self, built: RecordedStatements, bindings: Sequence[NameBinding]) -> None:
         self._built = built
         self._bindings = iter(bindings)
         self._next = next(self._bindings, None)
         self._changes: list[_Held] = []
-        self._held: dict[tuple[Call, str], _Held] = {}
-        self._holders: defaultdict[int, dict[tuple[Call, str], None]] = defaultdict(dict)
+        self._held: dict[tuple[UserCall, str], _Held] = {}
+        self._holders: defaultdict[int, dict[tuple[UserCall, str], None]] = defaultdict(dict)
         """The names that hold a tensor in a storage, by the storage."""
         built.entered = self._resolve
 
@@ -254,7 +254,7 @@ class NamedValues:
         built = self._built
         return _TraceBuilder(built.statements, self._changes, file_name, built.parameter_of).trace(callers)
 
-    def _bind(self, binding: Binding) -> None:
+    def _bind(self, binding: NameBinding) -> None:
         name = binding.call, binding.name
         before = self._held.get(name)
         if before is not None and before.key is not None:
@@ -306,7 +306,7 @@ class _TraceBuilder:
         self._file_name = file_name
         self._calls: list[SourceCall] = []
         self._visits: list[SourceVisit] = []
-        self._numbers: dict[Call | Visit, int] = {}
+        self._numbers: dict[UserCall | Visit, int] = {}
         self._forward: dict[int, RecordedStatement] = {}
         """The first statement of the forward pass with a number of autograd."""
         self._gradients: list[SourceName] = []
@@ -449,7 +449,7 @@ class _TraceBuilder:
             if call is not None:
                 self._gradients.append(SourceName(call, f"{held.name}.grad", number, gradient))
 
-    def _call(self, call: Call) -> int:
+    def _call(self, call: UserCall) -> int:
         if call not in self._numbers:
             caller = self._visit(call.caller)
             self._numbers[call] = len(self._calls)

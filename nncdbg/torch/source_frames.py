@@ -37,7 +37,7 @@ _COPIES_LOCALS = sys.version_info < (3, 13)
 """Whether reading the locals of a function makes a dictionary that holds them until the next reading."""
 
 
-class Call:
+class UserCall:
     """A call of a function of the user; of a line alone if its frame did not run when it was recorded.
 
     The frame of a call has it as its `f_trace`, so that another call is not taken for it.
@@ -76,17 +76,17 @@ class Visit:
 
     __slots__ = ("call", "line")
 
-    def __init__(self, call: Call, line: int) -> None:
+    def __init__(self, call: UserCall, line: int) -> None:
         self.call = call
         self.line = line
 
 
-class Binding:
+class NameBinding:
     """From before event number `event` on, a name of a call holds the memory `key`; None for no tensor."""
 
     __slots__ = ("call", "event", "key", "name")
 
-    def __init__(self, event: int, call: Call, name: str, key: Key | None) -> None:
+    def __init__(self, event: int, call: UserCall, name: str, key: Key | None) -> None:
         self.event = event
         self.call = call
         self.name = name
@@ -101,7 +101,7 @@ class RecordedSource:
     the files that ran.
     """
 
-    bindings: Sequence[Binding] = ()
+    bindings: Sequence[NameBinding] = ()
     callers: int = 0
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -113,15 +113,15 @@ class SourceFrames:
     """
 
     def __init__(self, key_of: Callable[[Any], Key | None]) -> None:
-        self.bindings: list[Binding] = []
+        self.bindings: list[NameBinding] = []
         self._key_of = key_of
         self.callers = 0
         """The number of outermost frames that called the one in which the recording began."""
         self._recording = object()
         """In the calls of this recording."""
-        self._inner: Call | None = None
+        self._inner: UserCall | None = None
         """The innermost call at the last operator, None for the call of a generator or coroutine."""
-        self._traced: dict[int, Call] = {}
+        self._traced: dict[int, UserCall] = {}
         """The calls at the last operator whose frames a debugger traces, by the identity of the frame."""
         self._files: set[str] = set()
         """The files of the calls: Python learns from where it reads them, such as an archive."""
@@ -157,7 +157,7 @@ class SourceFrames:
                 ):
                     call.instruction = here
                     return visit
-        return self._look(*user_frames(frame), event)
+        return self._enter_frames(*user_frames(frame), event)
 
     def close(self, frame: FrameType) -> None:
         """Take the calls off the frames of the user that still run."""
@@ -172,7 +172,7 @@ class SourceFrames:
                 break
             each.event = event
 
-    def _look(self, frames: Sequence[FrameType], rest: Lines, event: int) -> Visit | None:
+    def _enter_frames(self, frames: Sequence[FrameType], rest: Lines, event: int) -> Visit | None:
         """Enter all frames, innermost first, and return the visit of the innermost one."""
         if rest != self._rest[0]:
             self._rest = rest, _visit_of(rest)
@@ -190,7 +190,7 @@ class SourceFrames:
                 if code.co_filename not in self._files:
                     self._files.add(code.co_filename)
                     linecache.lazycache(code.co_filename, frame.f_globals)
-                call = calls[depth] = Call(code.co_filename, code.co_qualname, caller, self._recording)
+                call = calls[depth] = UserCall(code.co_filename, code.co_qualname, caller, self._recording)
                 if frame.f_trace is None or self._is_own(frame.f_trace):
                     frame.f_trace = call
             if not _is_marked(frame, call):
@@ -205,12 +205,12 @@ class SourceFrames:
 
     def _is_own(self, trace: object) -> bool:
         """Return whether the trace function of a frame is a call of this recording."""
-        return type(trace) is Call and trace.recording is self._recording
+        return type(trace) is UserCall and trace.recording is self._recording
 
-    def _call_of(self, frame: FrameType) -> Call | None:
+    def _call_of(self, frame: FrameType) -> UserCall | None:
         """Return the call of a frame; None if it has begun since the last operator."""
         trace: object = frame.f_trace
-        if type(trace) is Call and trace.recording is self._recording:
+        if type(trace) is UserCall and trace.recording is self._recording:
             return trace
         call = None if trace is None else self._traced.get(id(frame))
         code = frame.f_code
@@ -220,7 +220,7 @@ class SourceFrames:
             else None
         )
 
-    def _waits(self, call: Call, inner: Call, frame: FrameType) -> bool:
+    def _waits(self, call: UserCall, inner: UserCall, frame: FrameType) -> bool:
         """Return whether a call has not moved since the last operator, as `inner` in its frame still runs."""
         return (
             _is_marked(frame, inner)
@@ -229,7 +229,7 @@ class SourceFrames:
             and inner.caller is call.visit
         )
 
-    def _bind(self, call: Call, values: Mapping[str, Any], event: int) -> None:
+    def _bind(self, call: UserCall, values: Mapping[str, Any], event: int) -> None:
         held, key_of = call.held, self._key_of
         now: dict[str, Key] = {}
         for name, tensor in _tensors(values):
@@ -237,13 +237,13 @@ class SourceFrames:
             if key is not None:
                 now[name] = key
                 if held.get(name) != key:
-                    self.bindings.append(Binding(event, call, name, key))
+                    self.bindings.append(NameBinding(event, call, name, key))
         for name in held.keys() - now.keys():
-            self.bindings.append(Binding(event, call, name, None))
+            self.bindings.append(NameBinding(event, call, name, None))
         call.held = now
 
 
-def _is_marked(frame: FrameType, call: Call) -> bool:
+def _is_marked(frame: FrameType, call: UserCall) -> bool:
     """Return whether a call is that of a frame, and not another one in the same memory."""
     trace: object = frame.f_trace
     return trace is call
@@ -253,7 +253,7 @@ def _visit_of(lines: Lines) -> Visit | None:
     """Return the visit of the first of some lines, whose calls have no frames."""
     visit = None
     for file, line in reversed(lines):
-        visit = Visit(Call(file, "", visit), line)
+        visit = Visit(UserCall(file, "", visit), line)
     return visit
 
 

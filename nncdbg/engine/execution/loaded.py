@@ -41,6 +41,8 @@ class Loaded:
     """The states that the program updates: names that a block may define again."""
     tracked: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The values of each graph that are read when the graph has ended."""
+    aliases: Callable[[], Mapping[str, str]] = dict
+    """Returns the names in the user's source at this moment, each with its value's name."""
     _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     _called_with: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     """Name and the dtypes themselves to the code in `_called`: the fastest search."""

@@ -20,6 +20,7 @@ from nncdbg.expression import Expression, check_condition, evaluate_index, spell
 from nncdbg.ir.records import Path, Program
 from nncdbg.ir.search import arrivals_in, origins, same_file
 from nncdbg.ir.source_trace import SourceOrder
+from nncdbg.ir.walk import fitting_trace
 from nncdbg.text.listing import Listing
 from nncdbg.text.places import place_text
 
@@ -85,7 +86,7 @@ class BreakpointPlaces:
 
     def _arrivals(self, file: str) -> dict[int, list[tuple[Path, int]]]:
         """Return the statements at which executions of lines began, by line; empty without a trace."""
-        trace = self.program.saved.trace
+        trace = fitting_trace(self.program)
         if trace is None:
             return {}
         order = SourceOrder(self.program, trace)
