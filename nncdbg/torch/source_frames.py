@@ -160,7 +160,7 @@ class SourceFrames:
             each.event = event
 
     def _look(self, frames: Sequence[FrameType], rest: Lines, event: int) -> Visit | None:
-        """Enter all frames, innermost first, and return the visit of the innermost one."""
+        """Return the visit of the innermost frame, after all frames are entered, outermost first."""
         if rest != self._rest[0]:
             self._rest = rest, _visit_of(rest)
         caller = self._rest[1]
