@@ -144,7 +144,7 @@ class SourceFrames:
                 ):
                     call.instruction = here
                     return visit
-        return self._look(*user_frames(frame), event)
+        return self._enter(*user_frames(frame), event)
 
     def close(self, frame: FrameType) -> None:
         """Take the calls off the frames of the user that still run."""
@@ -159,8 +159,8 @@ class SourceFrames:
                 break
             each.event = event
 
-    def _look(self, frames: Sequence[FrameType], rest: Lines, event: int) -> Visit | None:
-        """Return the visit of the innermost frame, after all frames are entered, outermost first."""
+    def _enter(self, frames: Sequence[FrameType], rest: Lines, event: int) -> Visit | None:
+        """Enter where all frames are now, and return the visit of the innermost one."""
         if rest != self._rest[0]:
             self._rest = rest, _visit_of(rest)
         caller = self._rest[1]
@@ -168,16 +168,16 @@ class SourceFrames:
         self._traced.clear()
         self._inner = None
         for depth in range(len(frames) - 1, -1, -1):
-            frame, last = frames[depth], calls[depth]
+            frame, call = frames[depth], calls[depth]
             resumes = frame.f_code.co_flags & _RESUMES
             values, content = _values(frame)
-            call = last
             if call is None or call.caller is not caller:
                 code = frame.f_code
                 if code.co_filename not in self._files:
                     self._files.add(code.co_filename)
                     linecache.lazycache(code.co_filename, frame.f_globals)
-                call = calls[depth] = Call(code.co_filename, code.co_qualname, caller, self._recording)
+                call = Call(code.co_filename, code.co_qualname, caller, self._recording)
+                calls[depth] = call
                 if frame.f_trace is None or self._is_own(frame.f_trace):
                     frame.f_trace = call
             if not _is_marked(frame, call):
