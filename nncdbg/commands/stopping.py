@@ -43,10 +43,12 @@ def break_(session: CommandSession, text: str) -> None:
 
 def _placed(session: CommandSession, text: str) -> str:
     """Return a breakpoint with its place in the source view written as FILE:LINE."""
+    if (source := session.source) is None:
+        return text or session.stops.here()
     place, _, rest = (text or ".").partition(" ")
-    if session.source is not None and place == ".":
-        frames = session.source.frames()
-        place = str(frames[min(session.source.selected, len(frames) - 1)].line) if frames else place
+    if place == ".":
+        frames = source.frames()
+        place = str(frames[min(source.selected, len(frames) - 1)].line) if frames else place
     found = session.source_place(place)
     if found is None or split_source(place) is not None:
         return text or session.stops.here()

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from nncdbg.errors import NotComputed
 from nncdbg.escaping import printable_line
+from nncdbg.expression import spelled
 from nncdbg.presentation.listing_window import CALLER, HERE, around
 from nncdbg.presentation.stops import (
     concerned_values,
@@ -163,7 +164,7 @@ def value_lines(
     layout = screen.layout_after(indent)
     for name, value in [*names.items()][:_MOST]:
         try:
-            line = described(value, target.value(f"%{value}"), replace(layout, names=_AsWritten(name)))
+            line = described(value, target.value(spelled(value)), replace(layout, names=_AsWritten(name)))
         except NotComputed as error:
             line = Text(f"{name}: {error.message}", "dim")
         for each in line.split("\n"):

@@ -182,7 +182,7 @@ class ProgramTarget(Target):
         return self._debugger.breakpoints.placement.named.known[kind]
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
-        return self.stops.lines(place)
+        return ProgramStops(self._debugger, self._cells).lines(place)
 
     @cached_property
     def source(self) -> SourceView | None:

@@ -27,8 +27,10 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.ir.source_trace import NO_VISIT, SourceTrace, SourceVisit  # noqa: E402
 from nncdbg.ir.walk import misfit  # noqa: E402
+from nncdbg.target.program import ProgramTarget  # noqa: E402
 
 SOURCES = Path(__file__).parent / "sources"
 SCRIPTS = sorted(each.stem for each in SOURCES.glob("*.py"))
@@ -313,6 +315,28 @@ def test_lines_and_names_are_those_of_settrace(name: str) -> None:
         unread = "forward", "evaluated", "plain", "listed"
         compared.missing = [each for each in compared.missing if not each.rpartition(":")[0].endswith(unread)]
     assert compared.right >= 0.97 * (compared.right + len(compared.missing)), compared.missing
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_steps_back_go_through_the_lines_of_the_steps_forward(name: str) -> None:
+    """Steps go through all executions of lines, also of those that only call functions, and derivatives."""
+    target = ProgramTarget(nncdbg.Debugger(Script(name).record(), statistics=False))
+    source = target.source
+    assert source is not None
+    visits = [each.visit for each in source.order.arrivals]
+
+    def walk(move: Callable[[], Any]) -> Iterator[int]:
+        while not target.now.ended:
+            yield source.visit
+            try:
+                move()
+            except UsageError:
+                return
+
+    assert [*walk(source.step)] == visits
+    source.back(into=True)
+    assert [*walk(lambda: source.back(into=True))] == visits[::-1]
 
 
 # -- watching changes nothing --------------------------------------------------------------

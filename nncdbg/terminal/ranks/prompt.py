@@ -69,6 +69,8 @@ class RanksPrompt:
         self.over = False
         self.selected: int | None = None
         """The selected rank; None for all."""
+        self.source = None
+        """Scripts move by operators."""
         self._folder = folder
         self.stops = RankStops(lambda: [each for each in self._ranks.values() if not each.ended])
         self.scripts: dict[int, object] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.stops import Stop
@@ -28,7 +29,8 @@ class LiveDebugger(Debugger):
     """
 
     def __init__(self, step: RecordedStep, live: LiveStop, script: LiveMode) -> None:
-        super().__init__(step.program)
+        # Its moves are by operators, after the last of which the script runs on.
+        super().__init__(replace(step.program, saved=replace(step.program.saved, trace=None)))
         self._script = script
         self.wanted = ""
         """What the script does next: continue, step, next or finish; empty before a forward command."""

@@ -32,10 +32,6 @@ class ScriptTarget(ProgramTarget):
         return ScriptStops(self._training)
 
     @property
-    def source(self) -> None:
-        """None: a script runs on where its history ends, so it moves by operators."""
-
-    @property
     def stopped(self) -> bool:
         """Whether the script is at a stop."""
         return self._live is not None
