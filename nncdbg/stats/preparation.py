@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -57,6 +58,10 @@ kernels: dict[np.dtype[Any], Kernel] = {}
 """The compiled dtypes so far; entries are never removed."""
 
 
+_LONGEST_BUILD = 30.0
+"""Seconds that a fork waits at most until a dtype is compiled."""
+
+
 class _Preparation:
     """The background thread, and its result."""
 
@@ -67,6 +72,10 @@ class _Preparation:
         self.finished = threading.Event()
         self.address: Callable[[np.ndarray[Any, Any]], int] | None = None
         self.failure: str | None = None
+        self._compiles = threading.RLock()
+        """Held while LLVM is at work: a process that is forked then would crash when it ends."""
+        self._waited = False
+        """Whether the fork that begins has the lock."""
 
     def start(self) -> None:
         with self.lock:
@@ -74,6 +83,10 @@ class _Preparation:
                 # A thread inside LLVM at interpreter shutdown crashes the process, so the exit waits for the
                 # current dtype, and no further one begins.
                 atexit.register(self.stop)
+                if hasattr(os, "register_at_fork"):
+                    os.register_at_fork(
+                        before=self._before_fork, after_in_parent=self._forked, after_in_child=self._forked
+                    )
                 self.thread = BackgroundThread(target=self._work, name="nncdbg-compilation")
                 self.thread.start()
 
@@ -82,16 +95,26 @@ class _Preparation:
         if self.thread is not None:
             self.thread.join()
 
+    def _before_fork(self) -> None:
+        self._waited = self._compiles.acquire(timeout=_LONGEST_BUILD)
+
+    def _forked(self) -> None:
+        if self._waited:
+            self._compiles.release()
+
     def _work(self) -> None:
         try:
-            from nncdbg.stats import compiled
+            with self._compiles:
+                from nncdbg.stats import compiled
 
             with _warnings_of_others():
-                self.address = parsed(compiled.build_address)
+                with self._compiles:
+                    self.address = parsed(compiled.build_address)
                 for name in NAMES:
                     if self.stopping.is_set():
                         return
-                    kernels[dtypes.NUMPY[name]] = parsed(partial(compiled.build, name))
+                    with self._compiles:
+                        kernels[dtypes.NUMPY[name]] = parsed(partial(compiled.build, name))
         except Exception as error:  # noqa: BLE001  fall back to the plain pass; `failure()` says why
             self.failure = f"{type(error).__name__}: {error}"
         finally:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CHECK = "s = stats.summarize(np.arange(5, dtype=np.float32)); assert (s.max, s.count) == (4.0, 5)"
 
 
@@ -75,3 +77,23 @@ def test_compilation_works_without_a_cache_folder() -> None:
         "print(stats.ready(), stats.failure())",
     )
     assert out == "True None"
+
+
+FORKS = """
+import os, time
+from nncdbg.stats import preparation
+
+preparation.prepare()
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        raise SystemExit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_is_forked_while_kernels_are_compiled_ends_as_usual() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

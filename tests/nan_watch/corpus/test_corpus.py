@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,10 @@ def watched(model: str, folder: Path | None, gates: str = "nan", jobs: int = 1, 
     report = run_corpus(task, folder, CaseExecution(jobs, **execution), **fields)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     if children.exists():
-        states = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children.read_text().split()]
+        states = []
+        for pid in children.read_text().split():
+            with suppress(OSError):  # It has just ended.
+                states.append(Path(f"/proc/{pid}/cmdline").read_text())
         assert not [state for state in states if "corpus_worker" in state]
     return report
 
