@@ -140,7 +140,7 @@ class SourceTrace:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The beginning of a visit: its number, and that of the first statement of the visit or of its calls."""
+    """The beginning of a visit: its number, and the first statement that it or its calls run."""
 
     statement: int
     visit: int

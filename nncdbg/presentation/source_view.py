@@ -151,9 +151,11 @@ def source_lines(
 
 
 def names_on(text: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the names that a line of source mentions."""
+    """Return the names that a line of source mentions, and their gradients."""
     return {
-        name: value for name, value in names.items() if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text)
+        name: value
+        for name, value in names.items()
+        if re.search(rf"(?<![\w.]){re.escape(name.removesuffix('.grad'))}(?!\w)", text)
     }
 
 

@@ -125,13 +125,9 @@ class SourceView:
         if visit == NO_VISIT:
             return {}
         call = self._trace.visits[visit].call
+        before = self._trace.names_of(call, statement)
         now = self._trace.names_of(call, here)
-        bound = {
-            each.name
-            for each in self._trace.names
-            if each.call == call and statement < each.since <= here and each.value
-        }
-        return {name: value for name, value in now.items() if name in bound}
+        return {name: value for name, value in now.items() if before.get(name) != value}
 
     # -- moving ------------------------------------------------------------------------------------
 

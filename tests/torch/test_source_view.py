@@ -223,6 +223,13 @@ def test_names_have_values_of_the_moment_and_of_the_selected_call(session):
     assert re.search(r"f32\[2,3\]", text)
 
 
+def test_a_line_of_the_backward_pass_shows_gradients_beside_the_values(session):
+    text = run(session, f"until {PASS}", "step")
+    assert place(session) == ("backward of train", LINE["loss = error.square().mean()"])
+    assert "loss f32[]" in text
+    assert "loss.grad f32[] 1" in text
+
+
 def test_an_update_shows_each_parameter(session):
     text = run(session, f"until {OPTIMIZER}", "step", "next")
     assert place(session) == ("update of 0.linear.bias", OPTIMIZER)

@@ -84,15 +84,20 @@ class BreakpointPlaces:
             found.target = f"{file}:{there}"
         found.lines = tuple(sorted(self.listing.line(path, pc) for path, pc in origin[there]))
 
+    @cached_property
+    def _order(self) -> SourceOrder | None:
+        """The order of the source lines of a recorded step; None for other programs."""
+        trace = fitting_trace(self.program)
+        return None if trace is None else SourceOrder(self.program, trace)
+
     def _arrivals(self, file: str) -> dict[int, list[tuple[Path, int]]]:
         """Return the statements at which executions of lines began, by line; empty without a trace."""
-        trace = fitting_trace(self.program)
-        if trace is None:
+        order = self._order
+        if order is None:
             return {}
-        order = SourceOrder(self.program, trace)
         lines: dict[int, list[tuple[Path, int]]] = {}
         for each in arrivals_in(order, file):
-            lines.setdefault(trace.visits[each.visit].line, []).append(order.places[each.statement])
+            lines.setdefault(order.trace.visits[each.visit].line, []).append(order.places[each.statement])
         return lines
 
     def origin(self, file: str) -> dict[int, list[tuple[Path, int]]]:
