@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias, overload
 
 from nncdbg.errors import Excerpt
@@ -72,6 +72,8 @@ class Listing:
     headers: Mapping[Path, int]
     file: str | None = None
     prefixes: Prefixes = field(default=NO_PREFIXES, compare=False)
+    wrapped: Mapping[int, int] = field(default_factory=dict, compare=False)
+    """Maps the further lines of statements of several lines to the first."""
 
     @cached_property
     def _sites(self) -> dict[int, Site]:
@@ -88,14 +90,14 @@ class Listing:
 
     def site(self, line: int) -> Site | None:
         """Return the statement on `line`; None for headers of graphs, constants, comments and braces."""
-        return self._sites.get(line)
+        return self._sites.get(self.wrapped.get(line, line))
 
     def line(self, path: Path, pc: int) -> int:
         """Return the line of statement `pc` of the graph at `path`; both must exist."""
         return self.statements[path][pc]
 
     def excerpt(self, path: Path, pc: int) -> Excerpt:
-        """Return the line of a statement, underlined from its first character."""
+        """Return the first line of a statement, underlined from its first character."""
         line = self.line(path, pc)
         text = self.lines[line - 1]
         indent = len(text) - len(text.lstrip())
@@ -103,21 +105,44 @@ class Listing:
 
     def next_site(self, line: int) -> tuple[int, Site] | None:
         """Return the first statement at or after `line`, with its line: the place of its breakpoints."""
+        line = self.wrapped.get(line, line)
         at = bisect_left(self.statement_lines, line)
         if at == len(self.statement_lines):
             return None
         found = self.statement_lines[at]
         return found, self._sites[found]
 
+    def statement(self, line: int) -> str:
+        """Return the statement that begins at `line`, with all its lines in one."""
+        text, number = self.lines[line - 1], line + 1
+        while self.wrapped.get(number) == line:
+            text += f" {self.lines[number - 1].strip()}"
+            number += 1
+        return text
+
     def full_line(self, line: int) -> str:
-        """Return the text of `line` with the names in full."""
-        return self.prefixes.full_line(self.lines[line - 1])
+        """Return the statement that begins at `line` with the names in full, with all its lines in one."""
+        return self._graph_prefixes(line).full_line(self.statement(line))
 
     def full_lines(self) -> Sequence[str]:
         """Return all lines with the names in full."""
-        if not self.prefixes.declared:
-            return self.lines
-        return Lines([("", self.full_line, (number,)) for number in range(1, len(self.lines) + 1)])
+        return Lines([("", self._full_text, (number,)) for number in range(1, len(self.lines) + 1)])
+
+    def _full_text(self, line: int) -> str:
+        return self._graph_prefixes(line).full_line(self.lines[line - 1])
+
+    def _graph_prefixes(self, line: int) -> Prefixes:
+        """Return the prefixes with the module of the graph around `line`."""
+        at = bisect_right(self._graph_lines, (line, "\U0010ffff")) - 1
+        return self._prefixes_of(self._graph_lines[at][1] if at >= 0 else "")
+
+    @cached_property
+    def _graph_lines(self) -> list[tuple[int, str]]:
+        return sorted((line, str(path[0])) for path, line in self.headers.items() if len(path) == 1)
+
+    @cached_property
+    def _prefixes_of(self) -> Callable[[str], Prefixes]:
+        return cache(self.prefixes.within)
 
     def header_line(self, path: Path) -> int:
         """Return the first line of the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""

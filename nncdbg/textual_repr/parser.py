@@ -6,13 +6,15 @@ A line is a statement, so a line that fails is reported and skipped.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from nncdbg.errors import ParseError, UsageError
 from nncdbg.ir.kinds import called_graph
-from nncdbg.ir.names import all_defined
+from nncdbg.ir.names import all_defined, defined
 from nncdbg.ir.records import (
+    Graph,
     Inline,
     Location,
     Node,
@@ -27,10 +29,12 @@ from nncdbg.ir.records import (
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.lexemes import (
     BARE,
+    LOCAL,
     NO_PREFIXES,
     OP,
     PREFIX_END,
     RESERVED,
+    REST,
     STRING,
     Flaw,
     Prefixes,
@@ -42,6 +46,7 @@ from nncdbg.text.listing import Listing, driver_lines
 from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.groups import Expansion
 from nncdbg.textual_repr.literals import filled
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
@@ -50,6 +55,7 @@ from nncdbg.textual_repr.resolution import (
     WrittenCall,
     WrittenTrack,
     backward_signatures,
+    shown,
     wrong_calls,
     wrong_tracks,
 )
@@ -57,18 +63,19 @@ from nncdbg.textual_repr.statement_lines import StatementLines, salvaged
 from nncdbg.textual_repr.statements import Names, NameSpan, attributes_of
 
 # -- plain lines -----------------------------------------------------------------------------------
-# Fast path for the most common line, ``%y: f32[2] = Op(%x, %w, name=value) loc("net.py":12)``: one regular
+# Fast path for the most common line, ``%y = Op(%x, %w, name=value) : f32[2] loc("net.py":12)``: one regular
 # expression matches the whole line. Lines that do not match, or contain an error, are left to the full
 # parser, which produces the same nodes for the same lines.
 
 SEPARATOR = ", %"
 """The separator of operand names."""
 
-_NAME = rf"{BARE}(?:{PREFIX_END}{BARE})?"
-_NODE = rf'"[^"\\]*"|{BARE}{PREFIX_END}{BARE}'
+_NAME = rf"(?:{BARE}(?:{PREFIX_END}{REST})?|{LOCAL})"
+_NODE = rf'"[^"\\]*"|{BARE}{PREFIX_END}{REST}'
+_TYPE = r"[a-z][a-z0-9]*\[[^\]\"]*\]"
 _match_plain = re.compile(
-    rf"[ \t]*%({_NAME})(?:: ([a-z][a-z0-9]*\[[^\]\"]*\]))? = ({OP})\("
-    rf"%({_NAME}(?:, %{_NAME})*)(?:, ({OP}=[^\"()#%]+))?\)"
+    rf"[ \t]*%({_NAME})(?:: ({_TYPE}))? = ({OP})\("
+    rf"%({_NAME}(?:, %{_NAME})*)(?:, ({OP}=[^\"()#%]+))?\)(?: : ({_TYPE}))?"
     rf'(?: loc\((?:"([^"\\]*)":([0-9]{{1,9}})(?:, node ({_NODE}))?|node ({_NODE}))\))?'
 ).fullmatch
 
@@ -84,12 +91,13 @@ def plain_statement(
     match = _match_plain(line)
     if match is None:
         return None
-    name, type_text, op, operand_text, attribute_text, file, number, node, only_node = match.groups()
-    if op in RESERVED:
+    name, front, op, operand_text, attribute_text, behind, file, number, node, only_node = match.groups()
+    if op in RESERVED or (front and behind):
         return None
+    type_text = front or behind
     operands = tuple(operand_text.split(SEPARATOR))
     try:
-        if PREFIX_END in line:
+        if PREFIX_END in line or "%." in line:
             name = prefixes.full(name)
             operands = tuple(map(prefixes.full, operands))
         type = parse_type(type_text) if type_text else None
@@ -104,6 +112,31 @@ def plain_statement(
     except (Flaw, UndeclaredPrefix):
         return None
     return Node(op, operands, (Value(name, type),), attributes, (), location), operands, match
+
+
+_open_end = re.compile(r"[,(\[=][ \t\r]*\Z").search
+_wrapped_start = re.compile(r"[ \t]*(?::|loc\(|\||\)|->|\{)").match
+
+
+def last_line(lines: Sequence[str], first: int) -> int:
+    """Return the index of the last line of the statement that begins at `first`.
+
+    The next line continues a statement if it is indented deeper, and the statement is incomplete: a line ends
+    with a comma, an equals sign or an open bracket, or the next one begins with a clause such as ``: f32[2]``.
+    """
+    last, indent = first, -1
+    while last + 1 < len(lines):
+        line, after = lines[last], lines[last + 1]
+        if _open_end(line) is None and _wrapped_start(after) is None:
+            break
+        if indent < 0:
+            if line.lstrip().startswith("#"):
+                break
+            indent = len(line) - len(line.lstrip())
+        if len(after) - len(after.lstrip()) <= indent or after.lstrip().startswith("#"):
+            break
+        last += 1
+    return last
 
 
 def _node_name(spelled: str | None, prefixes: Prefixes) -> str | None:
@@ -128,7 +161,7 @@ def read_plain(
     nested = block.parent is not None
     for at in range(index, len(lines)):
         found = plain_statement(lines[at], prefixes)
-        if found is None:
+        if found is None or (at + 1 < len(lines) and _wrapped_start(lines[at + 1]) is not None):
             return at
         node, operands, _ = found
         name = node.outputs[0].name
@@ -350,11 +383,14 @@ class TextParser(ProgramLines):
             if block is not None and not block.end and not self.comment and not self.too_deep:
                 index = read_plain(lines, index, block, self.prefixes, self.state_lines)
             if index < len(lines):
-                self.line(lines[index], index + 1)
-                index += 1
+                last = last_line(lines, index)
+                if last > index:
+                    self.wrapped[index + 1] = "\n".join(lines[index : last + 1])
+                self.line(self.wrapped.get(index + 1, lines[index]), index + 1)
+                index = last + 1
         self.finish()
         program = Program(
-            self.graphs,
+            self.complete_graphs(),
             next(iter(self.graphs)),
             tuple(self.stores),
             self.opsets,
@@ -368,19 +404,50 @@ class TextParser(ProgramLines):
         )
         statements, headers = driver_lines(program, self.state_lines, self.run_lines, self.headers)
         statements, headers = {**self.statements, **statements}, {**self.headers, **headers}
-        return program, Listing(tuple(lines), statements, headers, self.file, self.prefixes)
+        wrapped = {
+            first + further: first
+            for first, text in self.wrapped.items()
+            for further in range(1, text.count("\n") + 1)
+        }
+        prefixes = self.prefixes.within("")
+        return program, Listing(tuple(lines), statements, headers, self.file, prefixes, wrapped)
+
+    def complete_graphs(self) -> dict[str, Graph]:
+        """Return the graphs with the values that ``...`` stands for; raise the errors in them."""
+        if not self.groups:
+            return self.graphs
+        expansion = Expansion(self.graphs, self.groups, next(iter(self.graphs)), self.state_lines)
+        for use in self.deferred:
+            if use.mark.name in expansion.missing:
+                message = f"{shown(use.mark.name)} is not defined, and no call above returns it"
+                hint = "define it above, or in one graph that is called above with ... in its outputs"
+                self.report(use.line, Flaw(message, use.mark.start, use.mark.width, hint, code="undefined"))
+        graphs = expansion.graphs()
+        for graph in graphs.values():
+            twice = [name for name, count in Counter(v.name for v in defined(graph)).items() if count > 1]
+            for name in filter(None, twice[: len(self.errors) == 0]):
+                message = f"@{name_text(graph.name)} defines {shown(name)} and gets it from ..."
+                line = self.graph_lines[graph.name]
+                width = len(self.text_of(line).rstrip())
+                self.report(line, Flaw(message, 0, width, "choose another name", code="redefined"))
+        self.raise_errors()
+        return graphs
 
     def finish(self) -> None:
         """Finish the text: check open blocks and calls, and raise the errors found."""
         self.close_unclosed(len(self.lines))
         graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
-        for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions()):
+        for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions(), self.groups):
             self.report(line, flaw)
         for line, flaw in wrong_tracks(self.tracks, self.value_names, self.prefixes):
             self.report(line, flaw)
         if not self.graphs and not self.errors:
             hint = "add a graph: graph @main() -> () {"
             self.report(len(self.lines), Flaw("the text has no graph", 0, 1, hint))
+        self.raise_errors()
+
+    def raise_errors(self) -> None:
+        """Raise the errors so far as one, in the order of their lines."""
         if not self.errors:
             return
         errors = sorted(self.errors, key=lambda error: (error.line or 0, error.column or 0))

@@ -37,10 +37,11 @@ from nncdbg.ir.records import (
 )
 from nncdbg.ir.walk import blocks
 from nncdbg.text.counting import counted
-from nncdbg.text.lexemes import NO_PREFIXES, Prefixes, key_text, name_text, op_text, quote
+from nncdbg.text.lexemes import ELLIPSIS, NO_PREFIXES, STRING, Prefixes, key_text, name_text, op_text, quote
 from nncdbg.text.listing import Line, Lines, Listing, driver_lines
 from nncdbg.text.short_names import LONG, folder, folders
-from nncdbg.text.types import value_text
+from nncdbg.text.types import print_type, value_text
+from nncdbg.textual_repr.groups import NO_GROUPS, Group, groups_of
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 
 # -- chosen prefixes -------------------------------------------------------------------------------
@@ -78,12 +79,17 @@ def chosen_prefixes(program: Program) -> dict[str, str]:
 
 
 def _used_names(program: Program) -> Iterator[str]:
-    """Yield each name about as often as it occurs in the text."""
-    for _, graph in blocks(program.graphs):
+    """Yield each name about as often as it occurs in the text, except below the module of its graph."""
+    for path, graph in blocks(program.graphs):
+        module = NO_PREFIXES.within(str(path[0])).module
+        inside = (f"{module}.", f"{module}/")
         for value in defined(graph):
-            yield value.name
+            if not value.name.startswith(inside):
+                yield value.name
         for node in graph.nodes:
-            yield from (operand for operand in node.inputs if isinstance(operand, str))
+            for operand in node.inputs:
+                if isinstance(operand, str) and not operand.startswith(inside):
+                    yield operand
 
 
 def _best(uses: Counter[str]) -> list[str]:
@@ -170,6 +176,61 @@ def _as_label(text: str) -> str:
     return words or "p"
 
 
+# -- long lines ------------------------------------------------------------------------------------
+
+COLUMNS = 160
+"""Maximum number of columns of a line, unless a single name or literal is longer."""
+
+_FIRST = 40
+"""Columns before which the op of a statement begins: longer outputs have a line of their own."""
+
+_INDENT = "    "
+"""Additional indentation of the further lines of a statement."""
+
+_before_op = re.compile(rf'(?:[^"=]|{STRING})*? = (?!data\()(?=[@"A-Za-z_][^ ]*\()').match
+_piece = re.compile(rf'(?:{STRING}|\[[^\[\]"\s]{{1,60}}\]|[^\s",]|")+,?|,')
+_clause = (":", "loc(", "|", "->")
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Return the lines of a statement: several, of which all but the first are indented, if it is long."""
+    head = _before_op(text)
+    apart = head is not None and len(indent) + head.end() >= _FIRST
+    if not apart and len(indent) + len(text) <= COLUMNS:
+        return [indent + text]
+    lines = [indent]
+    position = 0
+    for match in _piece.finditer(text):
+        start, end = match.span()
+        gap, position = text[position:start], end
+        room = COLUMNS - len(lines[-1]) - len(gap)
+        blank = not lines[-1].strip()
+        may_break = not blank and (text[:start].rstrip()[-1] in ",(=[" or match[0].startswith(_clause))
+        if may_break and (end - start > room or (apart and head is not None and start == head.end())):
+            lines.append(indent + _INDENT + match[0])
+        else:
+            lines[-1] += (gap if not blank else "") + match[0]
+    return lines
+
+
+def _may_be_long(node: Node, locations: bool) -> bool:
+    """Return whether a statement may need several lines; False only if it surely does not."""
+    if (locations and node.location is not None) or node.placement is not None:
+        return True
+    outputs = sum(len(value.name) + 3 for value in node.outputs)
+    columns = 40 + len(node.op) + outputs + 24 * len(node.outputs)
+    for operand in node.inputs:
+        columns += len(operand) + 3 if isinstance(operand, str) else 24
+    for key, value in node.attributes.items():
+        if isinstance(value, str):
+            columns += len(key) + 4 * len(value) + 5
+        elif isinstance(value, (bool, int, float)) or (isinstance(value, tuple) and len(value) <= 4):
+            columns += len(key) + len(repr(value)) + 5
+        else:
+            return True
+    return columns > COLUMNS or outputs + 2 * len(node.outputs) + 12 >= _FIRST
+
+
 # -- printer ---------------------------------------------------------------------------------------
 
 
@@ -205,7 +266,7 @@ def _few(texts: Iterable[str]) -> str:
 def listing(program: Program, *, locations: bool = True) -> Listing:
     """Return the lines of the printed `program`, and the lines of each statement."""
     out = _print(program, locations)
-    return Listing(Lines(out.lines), out.statements, out.headers, program.source, out.prefixes)
+    return Listing(Lines(out.lines), out.statements, out.headers, program.source, out.prefixes, out.wrapped)
 
 
 def with_graphs(shown: Listing, graphs: Iterable[Graph], title: str) -> Listing:
@@ -213,10 +274,11 @@ def with_graphs(shown: Listing, graphs: Iterable[Graph], title: str) -> Listing:
     out = _Output(False, shown.prefixes)
     out.lines = [*shown.lines, "", f"# {title}"]
     out.statements, out.headers = dict(shown.statements), dict(shown.headers)
+    out.wrapped = dict(shown.wrapped)
     for graph in graphs:
         out.lines.append("")
         out.graph(graph)
-    return Listing(Lines(out.lines), out.statements, out.headers, shown.file, shown.prefixes)
+    return Listing(Lines(out.lines), out.statements, out.headers, shown.file, shown.prefixes, out.wrapped)
 
 
 def listing_of(program: Program) -> Listing:
@@ -228,8 +290,13 @@ def listing_of(program: Program) -> Listing:
     return program.kept["listing"]  # type: ignore[no-any-return]
 
 
-def print_statement(node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES) -> str:
-    """Return the line of `node` in the text; for ``if`` and ``while``, the line that opens it."""
+def print_statement(
+    node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES, group: Group | None = None
+) -> str:
+    """Return the line of `node` in the text; for ``if`` and ``while``, the line that opens it.
+
+    `group` is that of the graph that it calls: ``...`` stands for the other operands and outputs.
+    """
     where = f" {location_text(node.location, prefixes)}" if locations and node.location is not None else ""
     where += margin_text(node.placement, prefixes)
     kind = node.kind
@@ -243,16 +310,34 @@ def print_statement(node: Node, locations: bool = True, prefixes: Prefixes = NO_
     if kind is Kind.UPDATE:
         states = [operand_text(state.name, prefixes) for state in node.outputs]
         return f"update {_pairs(states, node.inputs, prefixes)}{where}"
-    outputs = _values_text(node.outputs, prefixes)
+    inputs, outputs = (None, None) if group is None else (group.inputs, group.outputs)
+    results = [_result(value.name, prefixes) for value in node.outputs[:outputs]]
+    if outputs is not None:
+        results.append(ELLIPSIS)
     if kind is Kind.CALL and (saved := node.attributes.get("saved")) is not None:
         node = replace(node, attributes={})
-        outputs = f"{outputs}{', ' if outputs else ''}saved {operand_text(str(saved), prefixes)}"
-    return f"{outputs}{' = ' if outputs else ''}{_application(node, prefixes)}{where}"
+        results.append(f"saved {operand_text(str(saved), prefixes)}")
+    text = _application(node, prefixes, inputs)
+    types = _types_behind(node.outputs[:outputs])
+    return f"{', '.join(results)} = {text}{types}{where}" if results else f"{text}{where}"
 
 
-def _application(node: Node, prefixes: Prefixes) -> str:
-    """Return the op with its operands and attributes."""
-    arguments = [operand_text(operand, prefixes) for operand in node.inputs]
+def _result(name: str, prefixes: Prefixes) -> str:
+    return f"%{prefixes.spell(name)}" if name else "_"
+
+
+def _types_behind(values: Sequence[Value]) -> str:
+    """Return `` : f32[2], _``, with ``_`` for an unknown type; empty if all are unknown."""
+    if all(value.type is None for value in values):
+        return ""
+    return f" : {', '.join('_' if value.type is None else print_type(value.type) for value in values)}"
+
+
+def _application(node: Node, prefixes: Prefixes, count: int | None = None) -> str:
+    """Return the op with its operands, only the first `count` with ``...``, and attributes."""
+    arguments = [operand_text(operand, prefixes) for operand in node.inputs[:count]]
+    if count is not None:
+        arguments.append(ELLIPSIS)
     arguments += [
         f"{key_text(key)}={attribute_text(node.attributes[key])}" for key in sorted(node.attributes)
     ]
@@ -348,8 +433,9 @@ def _label(graph: Graph) -> str:
     return f" @{name_text(graph.name)}" if graph.name else ""
 
 
-def _values_text(values: Iterable[Value], prefixes: Prefixes) -> str:
-    return ", ".join([value_text(value, prefixes.spell) for value in values])
+def _values_text(values: Sequence[Value], prefixes: Prefixes, count: int | None = None) -> str:
+    texts = [value_text(value, prefixes.spell) for value in values[:count]]
+    return ", ".join(texts if count is None else [*texts, ELLIPSIS])
 
 
 def _while_text(node: Node, prefixes: Prefixes) -> str:
@@ -376,15 +462,19 @@ def _results_text(node: Node, prefixes: Prefixes) -> str:
     )
 
 
-def _names(values: tuple[Value, ...], prefixes: Prefixes) -> str:
-    return ", ".join(operand_text(value.name, prefixes) for value in values)
+def _names(values: tuple[Value, ...], prefixes: Prefixes, count: int | None = None) -> str:
+    names = [operand_text(value.name, prefixes) for value in values[:count]]
+    return ", ".join(names if count is None else [*names, ELLIPSIS])
 
 
-def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes) -> str:
-    """Return the last line of a block; `node` is the statement that contains the block."""
+def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes, count: int | None) -> str:
+    """Return the last line of a block; `node` is the statement that contains the block.
+
+    `count` is the number of outputs of a graph before its ``...``.
+    """
     margin = margin_text(graph.end, prefixes)
     if node is None:
-        return f"return {_names(graph.outputs, prefixes)}".rstrip() + margin
+        return f"return {_names(graph.outputs, prefixes, count)}".rstrip() + margin
     if node.kind is Kind.IF:
         return f"yield {_names(graph.outputs, prefixes)}".rstrip() + margin
     carried = graph.inputs[1:]
@@ -406,8 +496,9 @@ def _data_text(data: Inline | Reference, prefixes: Prefixes) -> str:
 
 
 def _print(program: Program, locations: bool) -> _Output:
+    groups = groups_of(program)
     declared = chosen_prefixes(program) if program.prefixes is None else program.prefixes
-    out = _Output(locations, Prefixes(declared))
+    out = _Output(locations, Prefixes(declared), groups)
     out.head(program)
     others = (graph for name, graph in program.graphs.items() if name != program.entry)
     for graph in (program.graphs[program.entry], *others):
@@ -431,14 +522,18 @@ class _Open:
 class _Output:
     """The lines so far. Nested graphs are kept on an explicit stack, so depth is unlimited."""
 
-    def __init__(self, locations: bool, prefixes: Prefixes) -> None:
+    def __init__(self, locations: bool, prefixes: Prefixes, groups: Mapping[str, Group] = NO_GROUPS) -> None:
         self.locations = locations
+        self.groups = groups
         self.prefixes = prefixes
         self.lines: list[Line] = []
         self.statements: dict[Path, tuple[int, ...]] = {}
         self.headers: dict[Path, int] = {}
         self.state_lines: dict[str, int] = {}
         self.stack: list[_Open] = []
+        self.wrapped: dict[int, int] = {}
+        self.own = prefixes
+        """The prefixes with the module of the graph that is being printed."""
 
     def text(self) -> str:
         return "\n".join(Lines(self.lines)) + "\n"
@@ -454,7 +549,7 @@ class _Output:
             self.lines.append("")
         for state in program.states:
             self.comment(state.comment, "##")
-            number = self.put_later(_state_text, state, self.locations, self.prefixes)
+            number = self.put_wrapped(_state_text(state, self.locations, self.prefixes))
             self.state_lines[state.value.name] = number
 
     def runs(self, program: Program) -> None:
@@ -483,11 +578,13 @@ class _Output:
         return number
 
     def graph(self, graph: Graph) -> None:
-        inputs = _values_text(graph.inputs, self.prefixes)
-        outputs = _values_text(graph.outputs, self.prefixes)
+        self.own = self.prefixes.within(graph.name)
+        group = self.groups.get(graph.name, Group())
+        inputs = _values_text(graph.inputs, self.own, group.inputs)
+        outputs = _values_text(graph.outputs, self.own, group.outputs)
         self.comment(graph.comment, "##")
-        margin = margin_text(graph.begin, self.prefixes)
-        self.put(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
+        margin = margin_text(graph.begin, self.own)
+        self.put_wrapped(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
         self.open(graph, (graph.name,), None)
         while self.stack:
             self.advance(self.stack[-1])
@@ -495,6 +592,22 @@ class _Output:
     def put(self, text: str) -> int:
         """Add a line, indented by the depth of the stack; return its number."""
         return self.put_later(str, text)
+
+    def put_wrapped(self, text: str) -> int:
+        """Add a statement on as many lines as it needs; return the number of the first."""
+        lines = wrapped(text, "  " * len(self.stack))
+        self.lines.extend(lines)
+        first = len(self.lines) - len(lines) + 1
+        self.wrapped.update(dict.fromkeys(range(first + 1, first + len(lines)), first))
+        return first
+
+    def put_statement(self, node: Node) -> int:
+        if node.called in self.groups:
+            group = self.groups[node.called]
+            return self.put_wrapped(print_statement(node, self.locations, self.own, group))
+        if _may_be_long(node, self.locations):
+            return self.put_wrapped(print_statement(node, self.locations, self.own))
+        return self.put_later(print_statement, node, self.locations, self.own)
 
     def put_later(self, write: Callable[..., str], *arguments: Any) -> int:
         """Add a line that `write` makes from the arguments on first access; return its number."""
@@ -513,17 +626,19 @@ class _Output:
         if node is not None:
             self.comment(graph.comment, "##!")
         for constant in graph.constants:
-            self.put_later(_constant_text, constant, self.prefixes)
+            self.put_later(_constant_text, constant, self.own)
 
     def advance(self, block: _Open) -> None:
         """Print the next statement of the innermost block, or close the block."""
         if block.pc == len(block.graph.nodes):
-            block.lines.append(self.put_later(_terminator_text, block.graph, block.node, self.prefixes))
+            count = self.groups.get(block.graph.name, Group()).outputs
+            text = _terminator_text(block.graph, block.node, self.own, count)
+            block.lines.append(self.put_wrapped(text))
             self.close(block)
             return
         node = block.graph.nodes[block.pc]
         self.comment(node.comment, "##")
-        block.lines.append(self.put_later(print_statement, node, self.locations, self.prefixes))
+        block.lines.append(self.put_statement(node))
         if node.subgraphs:
             self.open(node.subgraphs[0], (*block.path, block.pc, 0), node)
         else:
@@ -541,5 +656,5 @@ class _Output:
             self.put(f"}} else{_label(node.subgraphs[1])} {{")
             self.open(node.subgraphs[1], (*outer, 1), node)
             return
-        self.put(f"}} -> ({_results_text(node, self.prefixes)})")
+        self.put_wrapped(f"}} -> ({_results_text(node, self.own)})")
         self.stack[-1].pc += 1

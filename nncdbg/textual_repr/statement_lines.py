@@ -24,6 +24,7 @@ from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefi
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.groups import Group
 from nncdbg.textual_repr.repairs import SAVED, outside_repair, statement_repair, value_repair
 from nncdbg.textual_repr.resolution import (
     CALLED,
@@ -99,13 +100,25 @@ class StatementLines:
         self.backwards: list[BackwardLine] = []
         self.too_deep = False
         """A block of this graph is nested too deeply; the rest of the graph is skipped."""
+        self.groups: dict[str, Group] = {}
+        self.deferred: list[Unresolved] = []
+        """Uses of names that may be values of a group."""
+        self.wrapped: dict[int, str] = {}
+        """The statements of several lines by their first line, with the line ends."""
 
     def text_of(self, number: int) -> str:
         """Return the line with this 1-based number."""
         return self.lines[number - 1 - self.before]
 
     def report(self, line: int, flaw: Flaw) -> None:
-        excerpt = Excerpt(self.text_of(line), line, flaw.start + 1, max(1, flaw.width), self.file)
+        """Add an error of the statement whose first line is `line`."""
+        start, width = flaw.start, max(1, flaw.width)
+        if line in self.wrapped:
+            above = self.wrapped[line][:start]
+            line += above.count("\n")
+            start -= above.rfind("\n") + 1
+            width = max(1, min(width, len(self.text_of(line)) - start))
+        excerpt = Excerpt(self.text_of(line), line, start + 1, width, self.file)
         hint = flaw.hint
         if hint is not None and len(hint) > _LONGEST_HINT:
             hint = hint[:_LONGEST_HINT] + "..."
@@ -181,7 +194,9 @@ class StatementLines:
                 flaw = Flaw(f"{shown(mark.name)} is not a state", mark.start, mark.width, hint)
                 self.report(number, flaw)
             elif not block.sees(mark.name):
-                self.unresolved.append(Unresolved(mark, number, block, len(block.nodes)))
+                use = Unresolved(mark, number, block, len(block.nodes))
+                around = [*block.outwards()][-1]
+                (self.deferred if around.open_names else self.unresolved).append(use)
 
     def define(self, names: Names, number: int) -> None:
         """Define names in the block; report duplicates and names that hide others."""
@@ -264,10 +279,11 @@ class StatementLines:
         width = cursor.position - start
         names = Names()
         cursor.expect("(")
-        inputs = read.definitions(cursor, names, ")")
+        self.prefixes = cursor.prefixes = self.prefixes.within(name)
+        inputs = read.definitions(cursor, names, ")", "inputs")
         cursor.expect("->")
         cursor.expect("(")
-        outputs = read.definitions(cursor, Names(), ")")
+        outputs = read.definitions(cursor, names_out := Names(), ")", "outputs")
         margin = cursor.placement()
         cursor.expect("{")
         cursor.end()
@@ -275,6 +291,13 @@ class StatementLines:
         self.comment.clear()
         first = self.graph_lines.setdefault(name, number)
         block = Block("graph", number, (name,), None, None, name, inputs, outputs, comment, before=margin)
+        if rest := names.rest | names_out.rest:
+            block.group = Group(
+                len(inputs) if "inputs" in rest else None, len(outputs) if "outputs" in rest else None
+            )
+            block.open_names = "inputs" in rest
+            if first == number:
+                self.groups[name] = block.group
         self.open(block, names)
         if first != number:
             hint = f"the first is at line {first}"
@@ -426,8 +449,11 @@ class StatementLines:
         width = cursor.position - start
         cursor.expect("(")
         operands, attributes = read.arguments(cursor, names)
+        values = read.typed(cursor, values)
         location, margin = cursor.suffix()
         called = called_graph(op)
+        if names.rest and called is None:
+            raise Flaw("only a call has ...", start, width, "list the operands and outputs of an op")
         if names.saved is not None:
             if called is None:
                 raise Flaw("only a call saves values", start, width, SAVED)
@@ -450,7 +476,9 @@ class StatementLines:
         self.resolve(names, number)
         self.define(names, number)
         if node.called is not None:
-            self.calls.append(WrittenCall(mark, number, len(node.inputs), len(node.outputs)))
+            rest, nested = frozenset(names.rest), block.parent is not None
+            self.calls.append(WrittenCall(mark, number, len(node.inputs), len(node.outputs), rest, nested))
+            block.open_names |= "outputs" in rest
         comment = self.take_comment()
         block.nodes.append(replace(node, comment=comment) if comment else node)
         block.lines.append(number)
@@ -490,11 +518,15 @@ class StatementLines:
         block.after = cursor.placement()
         cursor.end()
         self.resolve(names, number)
-        self.check_results(block, results, cursor)
+        self.check_results(block, results, cursor, names)
         block.results = results
 
-    def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor) -> None:
+    def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor, names: Names) -> None:
         """Check that a graph returns its declared outputs, and that branches yield equally many values."""
+        grouped = block.group is not None and block.group.outputs is not None
+        if grouped != ("outputs" in names.rest):
+            message = f"the outputs of the block {'end' if grouped else 'do not end'} in ..."
+            raise cursor.whole(message, f"write {block.end_line()}")
         if block.kind == "graph":
             named, given = [v.name for v in block.outputs], [v.name for v in results]
             if len(named) != len(given):

@@ -22,7 +22,8 @@ from nncdbg.ir.records import (
     TrackLine,
     Value,
 )
-from nncdbg.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import BARE, ELLIPSIS, OP, RESERVED, STRING, Flaw, name_text, quote
 from nncdbg.text.types import type_end
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.repairs import SAVED, close_word, form_of, name_repair
@@ -45,6 +46,8 @@ class Names:
     defines: list[NameSpan] = field(default_factory=list)
     saved: str | None = None
     """The name after ``saved``: what the call keeps for its backward graph."""
+    rest: set[str] = field(default_factory=set)
+    """Which lists end in ``...``: ``inputs`` or operands, ``outputs``."""
 
 
 _call = re.compile(rf"(?:@(?:{BARE}|{STRING})|{OP}|{STRING})[ \t]*\(").match
@@ -89,19 +92,38 @@ def definition(cursor: Cursor, names: Names) -> Value:
     return Value(name, cursor.type_clause())
 
 
-def definitions(cursor: Cursor, names: Names, close: str) -> tuple[Value, ...]:
-    """Read definitions up to `close`, after the opening parenthesis."""
+def definitions(cursor: Cursor, names: Names, close: str, rest: str = "") -> tuple[Value, ...]:
+    """Read definitions up to `close`, after the opening parenthesis; `rest` names a list with ``...``."""
     values: list[Value] = []
-    cursor.sequence(lambda: values.append(definition(cursor, names)), close)
+
+    def one() -> None:
+        if not (rest and _ends_in_rest(cursor, names, rest)):
+            values.append(definition(cursor, names))
+
+    cursor.sequence(one, close)
     return tuple(values)
+
+
+def _ends_in_rest(cursor: Cursor, names: Names, rest: str) -> bool:
+    """Read ``...`` at the end of the list `rest`."""
+    if rest in names.rest:
+        raise cursor.flaw("an item after ...", "write ... at the end of the list")
+    if not cursor.accept(ELLIPSIS):
+        return False
+    names.rest.add(rest)
+    return True
 
 
 def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     """Read the outputs before ``=`` and the ``=``; empty if the statement starts with its op."""
-    if not cursor.at("%") and cursor.peek_word() != "_":
+    if not cursor.at("%") and cursor.peek_word() != "_" and not cursor.at(ELLIPSIS):
         return ()
-    values = [definition(cursor, names)]
+    values: list[Value] = []
+    if not _ends_in_rest(cursor, names, "outputs"):
+        values.append(definition(cursor, names))
     while cursor.accept(","):
+        if _ends_in_rest(cursor, names, "outputs"):
+            continue
         if cursor.accept_word("saved"):
             if not cursor.at("%"):
                 raise cursor.flaw("expected a name after saved", SAVED)
@@ -110,6 +132,22 @@ def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
         values.append(definition(cursor, names))
     cursor.expect("=", "write = after the outputs, as in %y: f32[2] = Relu(%x)")
     return tuple(values)
+
+
+def typed(cursor: Cursor, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Read the optional types behind a call, ``: f32[2], i64[]``; return its outputs with them."""
+    start = cursor.blank()
+    types = cursor.types_behind()
+    if types is None:
+        return values
+    if any(value.type is not None for value in values):
+        hint = "write the types behind the call, or behind the names"
+        raise cursor.flaw_from(start, "the outputs have their types twice", hint)
+    if len(types) != len(values):
+        count = counted(len(types), "type")
+        hint = "write a type for each output, _ for an unknown one"
+        raise cursor.flaw_from(start, f"{count} for {counted(len(values), 'output')}", hint)
+    return tuple(Value(value.name, type) for value, type in zip(values, types, strict=True))
 
 
 def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[str, Attribute]]:
@@ -123,6 +161,8 @@ def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[s
         if key is None:
             if attributes:
                 raise cursor.flaw("an operand after an attribute", "write operands before name=value")
+            if _ends_in_rest(cursor, names, "inputs"):
+                return
             operands.append(operand(cursor, names))
             return
         if key in attributes:
@@ -202,7 +242,12 @@ def value_list(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     if cursor.blank() == len(cursor.line) or cursor.at("#") or cursor.at("|"):
         return ()
     values: list[Value] = []
-    cursor.items(lambda: values.append(Value(use(cursor, names))))
+
+    def one() -> None:
+        if not _ends_in_rest(cursor, names, "outputs"):
+            values.append(Value(use(cursor, names)))
+
+    cursor.items(one)
     return tuple(values)
 
 
