@@ -43,6 +43,7 @@ from nncdbg.text.lexemes import (
     quote,
 )
 from nncdbg.text.listing import Listing, driver_lines
+from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
@@ -111,6 +112,7 @@ def plain_statement(
         )
     except (Flaw, UndeclaredPrefix):
         return None
+    op = with_overload(op) if "." in op else op
     return Node(op, operands, (Value(name, type),), attributes, (), location), operands, match
 
 

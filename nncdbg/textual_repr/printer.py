@@ -40,6 +40,7 @@ from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import ELLIPSIS, NO_PREFIXES, STRING, Prefixes, key_text, name_text, op_text, quote
 from nncdbg.text.listing import Line, Lines, Listing, driver_lines
 from nncdbg.text.short_names import LONG, folder, folders
+from nncdbg.text.torch_names import without_overload
 from nncdbg.text.types import print_type, value_text
 from nncdbg.textual_repr.groups import NO_GROUPS, Group, groups_of
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
@@ -341,7 +342,7 @@ def _application(node: Node, prefixes: Prefixes, count: int | None = None) -> st
     arguments += [
         f"{key_text(key)}={attribute_text(node.attributes[key])}" for key in sorted(node.attributes)
     ]
-    return f"{op_text(node.op)}({', '.join(arguments)})"
+    return f"{op_text(without_overload(node.op))}({', '.join(arguments)})"
 
 
 def _pairs(targets: Sequence[str], operands: Iterable[Operand], prefixes: Prefixes) -> str:

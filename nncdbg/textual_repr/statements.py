@@ -24,6 +24,7 @@ from nncdbg.ir.records import (
 )
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import BARE, ELLIPSIS, OP, RESERVED, STRING, Flaw, name_text, quote
+from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import type_end
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.repairs import SAVED, close_word, form_of, name_repair
@@ -182,7 +183,7 @@ def op_name(cursor: Cursor) -> str:
         raise cursor.flaw_from(start, f"an op cannot be named {op}", f"write {op} without quotes")
     if not quoted and op in RESERVED:
         raise Flaw(f"{op} is a keyword", start, len(op), f'write an op with this name as "{op}"(...)')
-    return op
+    return op if quoted else with_overload(op)
 
 
 @lru_cache(maxsize=4096)
