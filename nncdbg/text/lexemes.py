@@ -35,6 +35,7 @@ RESERVED = frozenset(_WORDS.split()) | {
     "store",
     "prefix",
     "state",
+    "states",
     "update",
     "run",
     "evaluate",
@@ -257,7 +258,7 @@ class Prefixes:
         return self._find_local(name) or self._find_prefixed(name) or name_text(name)
 
     def _find_local(self, name: str) -> str:
-        """Return the name as `.rest` if it is below the module, and no longer prefix applies; else empty."""
+        """Return the name as `.rest` if it is below the module, and no shorter spelling exists; else empty."""
         module = self.module
         if not module or not name.startswith(module) or name[len(module) : len(module) + 1] not in ("/", "."):
             return ""
@@ -265,8 +266,8 @@ class Prefixes:
         spelled = f".{rest}" if rest[0] == "/" else rest
         if not _is_rest(spelled[1:]) or self.full(spelled) != name:
             return ""
-        longest = self._longest(name)
-        return spelled if len(longest) <= len(module) + 1 else ""
+        prefixed = self._find_prefixed(name)
+        return spelled if not prefixed or len(spelled) <= len(prefixed) else ""
 
     def _find_prefixed(self, name: str) -> str:
         """Return the name as `label::rest` with its longest prefix and a nonempty rest; empty without one."""

@@ -187,6 +187,14 @@ class Cursor:
         self.position = match.end()
         return match[0]
 
+    def bare_or_quoted(self) -> str:
+        """Read a name without a sigil."""
+        match = _bare(self.line, self.blank())
+        if match is None:
+            return self.string("write the name of a module, such as layers.0")
+        self.position = match.end()
+        return match[0]
+
     def prefixed(self) -> str:
         """Read ``label::rest`` and return the full name."""
         label = _label(self.line, self.position)

@@ -386,7 +386,7 @@ class _Choice:
 
 
 def _called_elsewhere(program: Program) -> set[str]:
-    """Return the graphs that lines outside of graphs, or calls in nested blocks, call: they have no groups."""
+    """Return the graphs that other lines, or calls in nested blocks, call: they have no groups."""
     lines = [line for run in program.runs for line in (run, *run.evaluations)]
     names = {line.graph for line in lines} | {line.of for line in program.backwards}
     nested = (block for path, block in blocks(program.graphs) if len(path) > 1)

@@ -123,8 +123,8 @@ _wrapped_start = re.compile(r"[ \t]*(?::|loc\(|\||\)|->|\{)").match
 def last_line(lines: Sequence[str], first: int) -> int:
     """Return the index of the last line of the statement that begins at `first`.
 
-    The next line continues a statement if it is indented deeper, and the statement is incomplete: a line ends
-    with a comma, an equals sign or an open bracket, or the next one begins with a clause such as ``: f32[2]``.
+    The next line continues a statement if it is indented deeper, and the statement is incomplete: a line
+    ends with a comma, an equals sign or an open bracket, or the next begins with a clause, as ``: f32[2]``.
     """
     last, indent = first, -1
     while last + 1 < len(lines):
@@ -240,7 +240,8 @@ class ProgramLines(StatementLines):
 
     def state(self, cursor: Cursor, number: int) -> None:
         """Parse ``state %w: f32[4] = Op(...)``, or with a literal, ``data("key")`` or ``zeros for %v``."""
-        self.before_graphs("state")
+        if self.block is not None:
+            raise cursor.whole("state inside a block", "move the line before the first graph")
         names = Names()
         value = read.definition(cursor, names)
         if cursor.flaws:
@@ -265,6 +266,16 @@ class ProgramLines(StatementLines):
         self.states.append(StateLine(value, first, of, self.take_comment()))
         self.define(names, number)
 
+    def state_block(self, cursor: Cursor, number: int) -> None:
+        """Parse ``states layers.0 {``, which begins the states of a module."""
+        if self.block is not None:
+            raise cursor.whole("states inside a block", "move the block before or after the graphs")
+        module = "" if cursor.at("{") else cursor.bare_or_quoted()
+        cursor.expect("{")
+        cursor.end()
+        self.in_states = number
+        self.prefixes = self.prefixes.within(module)
+
     def zeros_hint(self, type: TensorType) -> str:
         """Return the hint for ``zeros`` without ``for``: a state of the same type, or an op."""
         like = [state.value.name for state in self.states if state.value.type == type]
@@ -277,11 +288,11 @@ class ProgramLines(StatementLines):
         start = cursor.blank()
         if cursor.accept_word("zeros"):
             return None
+        if cursor.peek_word() == "data":
+            return read.reference(cursor, value.name)
         if not read.at_call(cursor):
             assert isinstance(value.type, TensorType)
             return Inline(cursor.array(value.type))
-        if cursor.peek_word() == "data":
-            return read.reference(cursor)
         op = read.op_name(cursor)
         if called_graph(op) is not None:
             raise Flaw("a graph cannot compute a state", start, len(op), "write the op itself, or a literal")
@@ -380,16 +391,16 @@ class TextParser(ProgramLines):
     def program(self) -> tuple[Program, Listing]:
         lines = self.lines
         index = 0
+        self.states_behind()
         while index < len(lines):
+            if index in self.behind:
+                index = self.behind[index]
+                continue
             block = self.block
             if block is not None and not block.end and not self.comment and not self.too_deep:
                 index = read_plain(lines, index, block, self.prefixes, self.state_lines)
             if index < len(lines):
-                last = last_line(lines, index)
-                if last > index:
-                    self.wrapped[index + 1] = "\n".join(lines[index : last + 1])
-                self.line(self.wrapped.get(index + 1, lines[index]), index + 1)
-                index = last + 1
+                index = self.one(index, last_line(lines, index))
         self.finish()
         program = Program(
             self.complete_graphs(),
@@ -413,6 +424,30 @@ class TextParser(ProgramLines):
         }
         prefixes = self.prefixes.within("")
         return program, Listing(tuple(lines), statements, headers, self.file, prefixes, wrapped)
+
+    def one(self, index: int, last: int) -> int:
+        """Parse the statement on the lines from `index` to `last`; return the index of the next line."""
+        if last > index:
+            self.wrapped[index + 1] = "\n".join(self.lines[index : last + 1])
+        self.line(self.wrapped.get(index + 1, self.lines[index]), index + 1)
+        return last + 1
+
+    def states_behind(self) -> None:
+        """Parse the blocks of states after the first graph, whose statements may read the states."""
+        lines = self.lines
+        first = next((index for index, line in enumerate(lines) if _word_of(line) == "graph"), len(lines))
+        starts = [index for index in range(first, len(lines)) if _word_of(lines[index]) == "states"]
+        for index in range(first if starts else 0):
+            if _word_of(lines[index]) == "prefix":
+                self.line(lines[index], index + 1)
+                self.behind[index] = index + 1
+        for start in starts:
+            ends = (index for index in range(start, len(lines)) if lines[index].lstrip().startswith("}"))
+            self.behind[start] = end = next(ends, len(lines) - 1) + 1
+            index = start
+            while index < end:
+                last = last_line(lines, index)
+                index = self.one(index, last)
 
     def complete_graphs(self) -> dict[str, Graph]:
         """Return the graphs with the values that ``...`` stands for; raise the errors in them."""
@@ -471,6 +506,8 @@ class TextParser(ProgramLines):
             start = cursor.blank()
             if text.startswith("#", start):
                 self.remark(text, start, number)
+            elif self.in_states and start < len(text):
+                self.in_state_block(cursor, number)
             elif text.startswith("}", start):
                 self.close(cursor, number)
             elif start < len(text):
@@ -486,6 +523,16 @@ class TextParser(ProgramLines):
         for passed in cursor.flaws:
             self.report(number, passed)
         self.notes += [f"line {number}: {words}" for words in cursor.notes]
+
+    def in_state_block(self, cursor: Cursor, number: int) -> None:
+        """Parse a state without its first word, or the end of the block."""
+        if cursor.accept("}"):
+            cursor.end()
+            self.in_states = 0
+            self.prefixes = self.prefixes.within("")
+        else:
+            cursor.accept_word("state")
+            self.state(cursor, number)
 
     def remark(self, text: str, start: int, number: int) -> None:
         """Skip ``#``, keep ``##`` for the next statement, and ``##!`` for the enclosing block."""
@@ -504,6 +551,7 @@ _READERS: Mapping[str, Callable[[TextParser, Cursor, int], None]] = {
     "store": TextParser.store,
     "prefix": TextParser.prefix,
     "state": TextParser.state,
+    "states": TextParser.state_block,
     "run": TextParser.run,
     "evaluate": TextParser.evaluate,
     "track": TextParser.track,
@@ -519,6 +567,14 @@ _READERS: Mapping[str, Callable[[TextParser, Cursor, int], None]] = {
     "next": TextParser.last,
 }
 """The reader of a line by its first word."""
+
+
+_first_word = re.compile(r"[ \t]*([a-z]+)").match
+
+
+def _word_of(line: str) -> str:
+    match = _first_word(line)
+    return match[1] if match is not None else ""
 
 
 def _comment(rest: str) -> str:

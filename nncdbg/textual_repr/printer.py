@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from os.path import commonprefix
 from typing import Any
 
 from nncdbg.escaping import printable
@@ -40,12 +41,15 @@ from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import ELLIPSIS, NO_PREFIXES, STRING, Prefixes, key_text, name_text, op_text, quote
 from nncdbg.text.listing import Line, Lines, Listing, driver_lines
 from nncdbg.text.short_names import LONG, folder, folders
-from nncdbg.text.torch_names import without_overload
+from nncdbg.text.torch_names import with_overload, without_overload
 from nncdbg.text.types import print_type, value_text
 from nncdbg.textual_repr.groups import NO_GROUPS, Group, groups_of
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 
 # -- chosen prefixes -------------------------------------------------------------------------------
+
+_FEW_STATES = 24
+"""Maximum number of states before the first graph; more are printed after the graphs, by module."""
 
 _MOST = 64
 """Maximum number of prefixes of a program."""
@@ -74,6 +78,8 @@ def chosen_prefixes(program: Program) -> dict[str, str]:
     labels: dict[str, str] = {}
     for prefix in prefixes:
         label = _wanted(prefix, last, words)
+        if label in labels and any(prefix.startswith(other) for other in labels.values()):
+            continue  # A shorter prefix says more than a number behind the label.
         numbered = (f"{label}{number}" for number in itertools.count(2))
         labels[next(free for free in itertools.chain([label], numbered) if free not in labels)] = prefix
     return dict(sorted(labels.items(), key=lambda pair: pair[1]))
@@ -193,30 +199,46 @@ _piece = re.compile(rf'(?:{STRING}|\[[^\[\]"\s]{{1,60}}\]|[^\s",]|")+,?|,')
 _clause = (":", "loc(", "|", "->")
 
 
-def wrapped(text: str, indent: str = "") -> list[str]:
-    """Return the lines of a statement: several, of which all but the first are indented, if it is long."""
+def wrapped(text: str, indent: str = "", located: str = "") -> list[str]:
+    """Return the lines of a statement: several, of which all but the first are indented, if it is long.
+
+    `located` is the text with its location, which is not counted, so that it moves no line.
+    """
     head = _before_op(text)
     apart = head is not None and len(indent) + head.end() >= _FIRST
     if not apart and len(indent) + len(text) <= COLUMNS:
-        return [indent + text]
-    lines = [indent]
-    position = 0
-    for match in _piece.finditer(text):
-        start, end = match.span()
-        gap, position = text[position:start], end
-        room = COLUMNS - len(lines[-1]) - len(gap)
-        blank = not lines[-1].strip()
-        may_break = not blank and (text[:start].rstrip()[-1] in ",(=[" or match[0].startswith(_clause))
-        if may_break and (end - start > room or (apart and head is not None and start == head.end())):
-            lines.append(indent + _INDENT + match[0])
+        return [indent + (located or text)]
+    place = len(commonprefix((text, located))) if located else -1
+    where = located[place : place + len(located) - len(text)] if located else ""
+    lines: list[str] = []
+    width = 0
+    for start, end in itertools.pairwise((0, *_breaks(text), len(text))):
+        part = text[start:end].rstrip()
+        columns = len(part)
+        if start < place <= end:
+            part = f"{text[start:place]}{where}{text[place:end]}".rstrip()
+        gap = " " if start and text[start - 1].isspace() else ""
+        if not lines or width + len(gap) + columns > COLUMNS or (apart and head and start == head.end()):
+            lines.append(f"{indent}{_INDENT if lines else ''}{part}")
+            width = len(indent) + (len(_INDENT) if len(lines) > 1 else 0) + columns
         else:
-            lines[-1] += (gap if not blank else "") + match[0]
+            lines[-1] += gap + part
+            width += len(gap) + columns
     return lines
 
 
-def _may_be_long(node: Node, locations: bool) -> bool:
+def _breaks(text: str) -> Iterator[int]:
+    """Yield the positions at which the text may continue on another line."""
+    for match in _piece.finditer(text):
+        start = match.start()
+        before = text[:start].rstrip()
+        if before and (before[-1] in ",(=[" or match[0].startswith(_clause)):
+            yield start
+
+
+def _may_be_long(node: Node) -> bool:
     """Return whether a statement may need several lines; False only if it surely does not."""
-    if (locations and node.location is not None) or node.placement is not None:
+    if node.placement is not None:
         return True
     outputs = sum(len(value.name) + 3 for value in node.outputs)
     columns = 40 + len(node.op) + outputs + 24 * len(node.outputs)
@@ -342,7 +364,8 @@ def _application(node: Node, prefixes: Prefixes, count: int | None = None) -> st
     arguments += [
         f"{key_text(key)}={attribute_text(node.attributes[key])}" for key in sorted(node.attributes)
     ]
-    return f"{op_text(without_overload(node.op))}({', '.join(arguments)})"
+    op = quote(node.op) if with_overload(node.op) != node.op else op_text(without_overload(node.op))
+    return f"{op}({', '.join(arguments)})"
 
 
 def _pairs(targets: Sequence[str], operands: Iterable[Operand], prefixes: Prefixes) -> str:
@@ -359,10 +382,17 @@ def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
             where = f" {location_text(first.location, prefixes)}"
         if state.of is not None and first == zeros_like(state.value, state.of):
             text = "zeros"
+    elif first == Reference(state.value.name):
+        text = "data"
     else:
         text = _data_text(first, prefixes)
     belongs = f" for {operand_text(state.of, prefixes)}" if state.of is not None else ""
-    return f"state {value_text(state.value, prefixes.spell)} = {text}{belongs}{where}"
+    return f"{value_text(state.value, prefixes.spell)} = {text}{belongs}{where}"
+
+
+def _module_of_state(state: StateLine) -> str:
+    """Return the module of a state, or of the one that it belongs to."""
+    return (state.of or state.value.name).rpartition(".")[0]
 
 
 def _backward_text(line: BackwardLine, prefixes: Prefixes) -> str:
@@ -533,6 +563,7 @@ class _Output:
         self.state_lines: dict[str, int] = {}
         self.stack: list[_Open] = []
         self.wrapped: dict[int, int] = {}
+        self.indent = ""
         self.own = prefixes
         """The prefixes with the module of the graph that is being printed."""
 
@@ -546,15 +577,31 @@ class _Output:
         self.lines.extend(f"store {quote(store)}" for store in program.stores)
         self.lines.extend(f"stream s{stream} {quote(program.streams[stream])}" for stream in program.streams)
         self.lines.extend(f"prefix {label} {quote(text)}" for label, text in self.prefixes.declared.items())
-        if program.states:
+        if 0 < len(program.states) <= _FEW_STATES:
             self.lines.append("")
-        for state in program.states:
+            self.states(program.states, "state ")
+
+    def states(self, states: Iterable[StateLine], word: str = "") -> None:
+        for state in states:
             self.comment(state.comment, "##")
-            number = self.put_wrapped(_state_text(state, self.locations, self.prefixes))
+            text = word + _state_text(state, False, self.own)
+            located = word + _state_text(state, True, self.own) if self.locations else ""
+            number = self.put_wrapped(text, located)
             self.state_lines[state.value.name] = number
 
+    def state_blocks(self, states: Sequence[StateLine]) -> None:
+        """Print the states in one block per module and stretch of states."""
+        for module, own in itertools.groupby(states, _module_of_state):
+            self.lines += ["", f"states {name_text(module)} {{" if module else "states {"]
+            self.own = self.prefixes.within(module)
+            self.indent = "  "
+            self.states(own)
+            self.indent = ""
+            self.lines.append("}")
+        self.own = self.prefixes
+
     def runs(self, program: Program) -> None:
-        """Print the ``backward`` lines and the runs, and add the lines of the driver."""
+        """Print the ``backward`` lines, the runs and many states, and add the lines of the driver."""
         if program.backwards:
             self.lines.append("")
         for line in program.backwards:
@@ -565,6 +612,8 @@ class _Output:
         lines = []
         for run in program.runs:
             lines.append([self.run(run, "run"), *(self.run(line, "evaluate") for line in run.evaluations)])
+        if len(program.states) > _FEW_STATES:
+            self.state_blocks(program.states)
         statements, headers = driver_lines(program, self.state_lines, lines, self.headers)
         self.statements.update(statements)
         self.headers.update(headers)
@@ -594,25 +643,28 @@ class _Output:
         """Add a line, indented by the depth of the stack; return its number."""
         return self.put_later(str, text)
 
-    def put_wrapped(self, text: str) -> int:
-        """Add a statement on as many lines as it needs; return the number of the first."""
-        lines = wrapped(text, "  " * len(self.stack))
+    def put_wrapped(self, text: str, located: str = "") -> int:
+        """Add a statement on as many lines as it needs; return the number of the first.
+
+        `located` is its text with its location.
+        """
+        lines = wrapped(text, self.indent or "  " * len(self.stack), located)
         self.lines.extend(lines)
         first = len(self.lines) - len(lines) + 1
         self.wrapped.update(dict.fromkeys(range(first + 1, first + len(lines)), first))
         return first
 
     def put_statement(self, node: Node) -> int:
-        if node.called in self.groups:
-            group = self.groups[node.called]
-            return self.put_wrapped(print_statement(node, self.locations, self.own, group))
-        if _may_be_long(node, self.locations):
-            return self.put_wrapped(print_statement(node, self.locations, self.own))
-        return self.put_later(print_statement, node, self.locations, self.own)
+        group = self.groups.get(node.called or "")
+        if group is None and not _may_be_long(node):
+            return self.put_later(print_statement, node, self.locations, self.own)
+        text = print_statement(node, False, self.own, group)
+        shown = self.locations and node.location is not None
+        return self.put_wrapped(text, print_statement(node, True, self.own, group) if shown else "")
 
     def put_later(self, write: Callable[..., str], *arguments: Any) -> int:
         """Add a line that `write` makes from the arguments on first access; return its number."""
-        self.lines.append(("  " * len(self.stack), write, arguments))
+        self.lines.append((self.indent or "  " * len(self.stack), write, arguments))
         return len(self.lines)
 
     def comment(self, text: str, prefix: str) -> None:

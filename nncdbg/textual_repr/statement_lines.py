@@ -100,6 +100,10 @@ class StatementLines:
         self.backwards: list[BackwardLine] = []
         self.too_deep = False
         """A block of this graph is nested too deeply; the rest of the graph is skipped."""
+        self.in_states = 0
+        """The line of the open block of states; 0 outside of one."""
+        self.behind: dict[int, int] = {}
+        """Stretches of lines that are parsed before their turn: the first index, and that after the last."""
         self.groups: dict[str, Group] = {}
         self.deferred: list[Unresolved] = []
         """Uses of names that may be values of a group."""

@@ -192,10 +192,12 @@ def attributes_of(text: str) -> dict[str, Attribute]:
     return arguments(Cursor(text + ")"), Names())[1]
 
 
-def reference(cursor: Cursor) -> Reference:
-    """Read ``data("key", store=1)``."""
+def reference(cursor: Cursor, name: str | None = None) -> Reference:
+    """Read ``data("key", store=1)``, or ``data`` alone for the key `name`."""
     if not cursor.accept_word("data"):
         raise cursor.flaw("expected data(...)")
+    if name is not None and not cursor.at("("):
+        return Reference(name)
     cursor.expect("(")
     key = cursor.prefixed_or_string('data needs the key of a tensor: data("conv1.weight")')
     store = 0
