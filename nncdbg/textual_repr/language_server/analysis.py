@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from nncdbg.ir.records import Constant, Node, Type
+from nncdbg.ir.records import Constant, Graph, Node, Type, Value
 from nncdbg.text.lexemes import PREFIX_END, Flaw, Prefixes
 from nncdbg.text.types import parse_type
+from nncdbg.textual_repr.groups import Expansion, Group
 from nncdbg.textual_repr.language_server.graph_reading import (
+    LOCAL_NAME,
     Closed,
     GraphReading,
     LoopExit,
@@ -28,7 +30,7 @@ from nncdbg.textual_repr.language_server.tokens import (
     kind_of_line,
     mentions,
     tokens,
-    type_after,
+    type_of_definition,
 )
 from nncdbg.textual_repr.resolution import Block
 
@@ -37,15 +39,20 @@ from nncdbg.textual_repr.resolution import Block
 class Chunk:
     """The lines from one ``graph`` line to the next; the first chunk may be the lines before any graph.
 
-    `start` is its first line. Line numbers in `reading` and `types` are relative to it.
+    A block of states after the first graph begins a chunk too.  `start` is its first line.  Line numbers in
+    `reading` and `types` are relative to it.
     """
 
     start: int
-    lines: Sequence[str]
     reading: GraphReading
     types: GraphTypes
     signature: HeaderSignature | None
     """None if the header does not parse, and for the lines before the first graph."""
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """Return the lines, with each statement of several lines at its first, and the others empty."""
+        return self.reading.rows
 
     @property
     def block(self) -> Block | None:
@@ -82,7 +89,10 @@ class CallSite:
 
 
 class Analysis:
-    """The analysis of one version of a text. See `document` for its interface."""
+    """The analysis of one version of a text. See `document` for its interface.
+
+    `lines` has each statement of several lines at its first line, with the line ends; the others are empty.
+    """
 
     def __init__(
         self,
@@ -98,6 +108,18 @@ class Analysis:
         self.prefixes = prefixes
         self.problems = problems
         self._starts = [chunk.start for chunk in chunks]
+        self.state_block = Block("states", 0)
+        """The scope of the states."""
+        self.last_lines = {
+            chunk.start + first: chunk.start + last
+            for chunk in chunks
+            for first, last in chunk.reading.last_lines.items()
+        }
+        """The last lines of the statements of several lines, by their first."""
+        self.first_lines = {
+            line: first for first, last in self.last_lines.items() for line in range(first + 1, last + 1)
+        }
+        """The first lines of the statements of several lines, by their further ones."""
 
     @cached_property
     def graphs(self) -> dict[str, Chunk]:
@@ -151,9 +173,18 @@ class Analysis:
         content = event.content if isinstance(event, StatementEntry) else None
         return content if isinstance(content, Constant) else None
 
+    def prefixes_at(self, line: int) -> Prefixes:
+        """Return the prefixes of the names in a line."""
+        chunk = self.chunk_at(line)
+        return chunk.reading.prefixes_at(line - chunk.start)
+
+    def tokens(self, line: int) -> tuple[Token, ...]:
+        """Return the tokens of the statement that begins at a line, with names in full."""
+        return tokens(self.lines[line], self.prefixes_at(line))
+
     def token_at(self, line: int, column: int) -> Token | None:
         """Return the token under a cursor; between two tokens, the one that is a name."""
-        touched = [t for t in tokens(self.lines[line], self.prefixes) if t.start <= column <= t.end]
+        touched = [t for t in self.tokens(line) if t.start <= column <= t.end]
         if len(touched) > 1:
             touched.sort(key=lambda t: (t.kind == "operator", t.start != column))
         return touched[0] if touched else None
@@ -164,7 +195,7 @@ class Analysis:
 
     def mentions(self, line: int) -> tuple[Mention, ...]:
         """Return the values that a line names, from left to right."""
-        return mentions(self.lines[line], self.prefixes)
+        return mentions(self.lines[line], self.prefixes_at(line))
 
     # -- values --------------------------------------------------------------------------------
 
@@ -183,7 +214,38 @@ class Analysis:
         if kind_of_line(self.lines[line]) == "track":
             return self._tracked(line, mention.name)
         block = owner(self.scope_of(line, mention), mention.name)
-        return self.definition(block, mention.name, line) if block is not None else None
+        if block is not None:
+            return self.definition(block, mention.name, line)
+        return self._definition_elsewhere(line, mention.name)
+
+    def _definition_elsewhere(self, line: int, name: str) -> Definition | None:
+        """Return the definition of a state, or of a value that another graph passes to this one."""
+        place = self.states.get(name)
+        if place is not None:
+            return self._definition_at(self.state_block, name, place, self.states_type(name))
+        home = self.passed.homes.get(name)
+        if home is None or name not in self.chunk_at(line).reading.deferred_names:
+            return None
+        return self.definition(home.reading.opened[0], name, home.start)
+
+    @cached_property
+    def states(self) -> dict[str, int]:
+        """Return the lines of the states by name."""
+        return {
+            name: chunk.start + line
+            for chunk in reversed(self.chunks)
+            for name, line in chunk.reading.own_states.items()
+        }
+
+    def states_type(self, name: str) -> Type | None:
+        """Return the type of a state."""
+        chunk = self.chunk_at(self.states[name])
+        return chunk.reading.state_types.get(name)
+
+    @cached_property
+    def passed(self) -> PassedValues:
+        """Return the values that graphs pass to each other under their own names."""
+        return PassedValues(self.graphs, self.states)
 
     def tracked_graphs(self, line: int) -> list[Chunk]:
         """Return the graphs whose values a ``track`` line may name: that of its run, then those it calls."""
@@ -208,11 +270,14 @@ class Analysis:
             yield from (chunk.line_of(track.line) for track in chunk.reading.tracks)
 
     def _tracked(self, line: int, name: str) -> Definition | None:
-        """Return the definition of a value that a ``track`` line names; None for data and states."""
+        """Return the definition of a value that a ``track`` line names; None for data."""
         for chunk in self.tracked_graphs(line):
             if chunk.block is not None and name in chunk.block.names:
                 return self.definition(chunk.block, name, chunk.start)
-        return None
+        place = self.states.get(name)
+        if place is None:
+            return None
+        return self._definition_at(self.state_block, name, place, self.states_type(name))
 
     def definition(self, block: Block, name: str, line: int) -> Definition | None:
         """Return the definition of `name` in `block` itself; `line` is any line of the same graph."""
@@ -220,16 +285,18 @@ class Analysis:
         if number is None:
             return None
         chunk = self.chunk_at(line)
-        place = chunk.line_of(number)
+        return self._definition_at(block, name, chunk.line_of(number), chunk.types.of(block, name))
+
+    def _definition_at(self, block: Block, name: str, place: int, known: Type | None) -> Definition | None:
+        """Return the definition of a value by the statement that begins at the line `place`."""
         text = self.lines[place]
         named = [m for m in self.mentions(place) if m.name == name]
         mark = next((m for m in named if m.defines), named[0] if named else None)
         if mark is None:
             return None
         span = Span(place, mark.start, mark.end)
-        return Definition(
-            name, block, span, self._role(place, mark), written_type(text, mark), chunk.types.of(block, name)
-        )
+        role = "state" if block is self.state_block else self._role(place, mark)
+        return Definition(name, block, span, role, written_type(text, mark), known)
 
     def _role(self, line: int, mark: Mention) -> Role:
         text = self.lines[line]
@@ -246,22 +313,38 @@ class Analysis:
 
     def references(self, definition: Definition) -> list[Span]:
         """Return all spans of a value in text order, its definition included."""
-        chunk = self.chunk_at(definition.span.line)
+        name, own = definition.name, self.chunk_at(definition.span.line)
+        chunks = [own]
+        if definition.role == "state":
+            chunks = list(self.chunks)
+        elif self.passed.homes.get(name) is own and definition.block is own.block:
+            chunks = [chunk for chunk in self.chunks if chunk is own or name in chunk.reading.deferred_names]
         found = []
-        for own, text in enumerate(chunk.lines):
-            if definition.name not in text and '"' not in text and PREFIX_END not in text:
-                continue
-            line = chunk.start + own
-            for mention in self.mentions(line):
-                same = mention.name == definition.name
-                if same and owner(self.scope_of(line, mention), mention.name) is definition.block:
-                    found.append(Span(line, mention.start, mention.end))
+        for chunk in chunks:
+            for line, text in enumerate(chunk.lines, chunk.start):
+                if name not in text and not any(mark in text for mark in ('"', PREFIX_END, LOCAL_NAME)):
+                    continue
+                found += [
+                    Span(line, mention.start, mention.end)
+                    for mention in self.mentions(line)
+                    if mention.name == name and self._means(line, mention, definition)
+                ]
         for line in self.track_lines():
             for mention in self.mentions(line):
                 named = mention.name == definition.name and self._tracked(line, mention.name)
                 if named and named.span == definition.span:
                     found.append(Span(line, mention.start, mention.end))
         return found
+
+    def _means(self, line: int, mention: Mention, definition: Definition) -> bool:
+        """Return whether a mention of its name outside of tracks means this definition."""
+        if kind_of_line(self.lines[line]) == "track":
+            return False
+        block = owner(self.scope_of(line, mention), mention.name)
+        if block is not None:
+            return block is definition.block
+        other = self._definition_elsewhere(line, mention.name)
+        return other is not None and other.span == definition.span
 
     def definitions(self, chunk: Chunk) -> Iterator[Definition]:
         """Yield all values of a graph, block by block."""
@@ -291,6 +374,58 @@ class Analysis:
         return header + [site.span for site in self.calls_of(name)]
 
 
+class PassedValues:
+    """The values that graphs pass to each other under their own names, by ``...``.
+
+    `homes` maps their names to the graphs that define them.  `missing` are names that no call returns.
+    """
+
+    def __init__(self, graphs: Mapping[str, Chunk], states: Collection[str]) -> None:
+        blocks = {name: chunk.block for name, chunk in graphs.items() if chunk.block is not None}
+        self._groups = {name: block.group for name, block in blocks.items() if block.group is not None}
+        self.homes: dict[str, Chunk] = {}
+        self.missing: Collection[str] = ()
+        self._graphs: dict[str, Graph] = {}
+        if not self._groups:
+            return
+        written = {name: block.graph() for name, block in blocks.items()}
+        expansion = Expansion(written, self._groups, next(iter(graphs)), states)
+        self.missing = expansion.missing
+        self._graphs = expansion.graphs()
+        read = {name for chunk in graphs.values() for name in chunk.reading.deferred_names}
+        for graph, chunk in graphs.items():
+            for name in passed_names(blocks[graph], read, blocks):
+                self.homes.setdefault(name, chunk)
+
+    def inputs(self, graph: str) -> list[Value]:
+        """Return the values that ``...`` stands for in the inputs of a graph."""
+        count = self._groups.get(graph, Group()).inputs
+        return [] if count is None else list(self._graphs[graph].inputs[count:])
+
+    def outputs(self, graph: str) -> list[Value]:
+        """Return the values that ``...`` stands for in the outputs of a graph."""
+        count = self._groups.get(graph, Group()).outputs
+        return [] if count is None else list(self._graphs[graph].outputs[count:])
+
+
+def passed_names(block: Block, read: Collection[str], blocks: Mapping[str, Block]) -> dict[str, Type | None]:
+    """Return which of the names are defined by statements of a graph, with their written types.
+
+    A call whose graph returns a value of this name only passes it on.
+    """
+    found: dict[str, Type | None] = {}
+    for name in block.names.keys() & read:
+        at = bisect_left(block.lines, block.names[name])
+        node = block.nodes[at] if at < len(block.lines) and block.lines[at] == block.names[name] else None
+        value = next((value for value in node.outputs if value.name == name), None) if node else None
+        if node is None or value is None:
+            continue
+        called = blocks.get(node.called or "")
+        if called is None or all(output.name != name for output in called.outputs):
+            found[name] = value.type
+    return found
+
+
 def owner(scope: Block | None, name: str) -> Block | None:
     """Return the block that defines the name as seen from `scope`."""
     while scope is not None and name not in scope.names:
@@ -302,7 +437,7 @@ def written_type(text: str, mention: Mention) -> Type | None:
     """Return the type after a definition in its line, None if there is none."""
     pieces = tokens(text)
     at = next(i for i, token in enumerate(pieces) if token.start == mention.start)
-    token = type_after(pieces, at)
+    token = type_of_definition(pieces, at)
     try:
         return parse_type(text[token.start : token.end]) if token is not None else None
     except Flaw:

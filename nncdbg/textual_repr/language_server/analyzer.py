@@ -18,22 +18,29 @@ from nncdbg.errors import ParseError
 from nncdbg.ir.records import Graph, Type, Value
 from nncdbg.ir.streams import scheduled
 from nncdbg.presentation.schedules import ScheduleWording
-from nncdbg.text.lexemes import NO_PREFIXES, name_text
-from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
+from nncdbg.text.lexemes import NO_PREFIXES, Flaw, Prefixes, name_text
+from nncdbg.textual_repr.groups import Group
+from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk, passed_names
 from nncdbg.textual_repr.language_server.graph_reading import (
     AnalysisMemory,
     GraphReading,
     StatementEntry,
+    Stretch,
+    cache_key,
 )
 from nncdbg.textual_repr.language_server.inference import (
     GraphTypes,
     HeaderSignature,
     LenientInference,
+    UnreadView,
+    UnusedValue,
+    unread_views,
     unused_values,
 )
 from nncdbg.textual_repr.language_server.tokens import Problem, Span, problem_of, whole_line
 from nncdbg.textual_repr.parser import parse
 from nncdbg.textual_repr.resolution import Suggestions, backward_signatures, shown, wrong_calls, wrong_tracks
+from nncdbg.textual_repr.statements import NameSpan
 
 # -- tracks ----------------------------------------------------------------------------------------
 
@@ -70,8 +77,8 @@ MOST_LINES = 20_000
 """Number of lines up to which schedules are checked while the text is edited."""
 
 
-def schedule_problems(lines: Sequence[str]) -> Iterator[Problem]:
-    """Yield the problems of the schedule of a text that parses."""
+def schedule_problems(lines: Sequence[str], rows: Sequence[str]) -> Iterator[Problem]:
+    """Yield the problems of the schedule of a text that parses; `rows` are its statements."""
     if len(lines) > MOST_LINES or not any("|" in line for line in lines):
         return
     try:
@@ -89,17 +96,17 @@ def schedule_problems(lines: Sequence[str]) -> Iterator[Problem]:
         related: tuple[tuple[Span, str], ...] = ()
         if problem.first is not None:
             other = wording.line(problem.first.site) - 1
-            related = ((whole_line(lines[other], other), label),)
+            related = ((whole_line(rows[other], other), label),)
         line = wording.line(problem.second.site) - 1
-        span = whole_line(lines[line], line)
-        if "|" in lines[line]:
-            span = Span(line, lines[line].rindex("|"), span.end)
+        span = whole_line(rows[line], line)
+        if "|" in rows[line]:
+            span = Span(line, rows[line].rindex("|"), span.end)
         yield Problem(span, f"{words.cause}: {words.evidence}", code, "warning", words.hint, related)
 
 
 # -- analysis --------------------------------------------------------------------------------------
 
-_begins_graph = re.compile(r"[ \t\r]*graph(?![A-Za-z0-9_])").match
+_begins_chunk = re.compile(r"[ \t\r]*(graph|states)(?![A-Za-z0-9_])").match
 
 Steps: TypeAlias = "Generator[None, None, Analysis]"
 
@@ -110,10 +117,12 @@ class _Part:
 
     lines: list[str]
     reading: GraphReading
-    asked: tuple[HeaderSignature | None, ...] | None = None
+    asked: tuple[object, ...] | None = None
+    """The signatures of the called graphs, and the types of values from other graphs, behind `types`."""
     types: GraphTypes | None = None
     signature: HeaderSignature | None = None
-    unused: tuple[Problem, ...] = ()
+    unused: tuple[UnusedValue, ...] = ()
+    unread: tuple[UnreadView, ...] = ()
 
 
 class Analyzer:
@@ -141,65 +150,140 @@ class Analyzer:
         for part in self._parts:
             if part.reading.header is not None:
                 names.setdefault(part.reading.header.name, part)
+        passed = _passed_types(names)
         for part in _callees_first(self._parts, names):
-            yield from self._infer(part, names)
-        stretches = (each for part in self._parts for each in part.reading.stretches.values())
-        self._memory.prune(len(lines), self._entries(), stretches)
-        chunks = [
-            Chunk(start, p.lines, p.reading, p.types or GraphTypes(), p.signature) for start, p in placed
-        ]
-        analysis = Analysis(lines, chunks, opsets, self._prefixes, ())
+            yield from self._infer(part, names, passed)
+        self._memory.prune(len(lines), self._entries(), self._stretches())
+        chunks = [Chunk(start, p.reading, p.types or GraphTypes(), p.signature) for start, p in placed]
+        rows = lines
+        if any(part.reading.last_lines for part in self._parts):
+            rows = [text for part in self._parts for text in part.reading.rows]
+        analysis = Analysis(rows, chunks, opsets, self._prefixes, [])
         found = [*_problems(analysis, self._parts)]
         if not any(problem.severity == "error" for problem in found):
-            found += schedule_problems(lines)
-        problems = sorted(found, key=lambda problem: (problem.span.line, problem.span.start))
-        return Analysis(lines, chunks, opsets, self._prefixes, problems)
+            found += schedule_problems(lines, rows)
+        analysis.problems.extend(sorted(found, key=lambda problem: (problem.span.line, problem.span.start)))
+        return analysis
 
     def _cut(self, lines: Sequence[str]) -> Generator[None, None, list[tuple[int, _Part]]]:
-        starts = [0, *(i for i, text in enumerate(lines) if i and "graph" in text and _begins_graph(text))]
+        """Return the parts of the text with their first lines; the graphs know all states."""
         old: dict[tuple[str, int], list[_Part]] = {}
         for part in reversed(self._parts):
             old.setdefault((part.lines[0], len(part.lines)), []).append(part)
-        placed: list[tuple[int, _Part]] = []
-        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-            own = list(lines[start:end])
-            same = old.get((own[0], len(own)), [])
-            reading = same[-1].reading if same and same[-1].lines == own else None
-            # Messages of a chunk that has moved contain its former line numbers.
-            if reading is not None and (reading.before == start or not reading.problems):
-                part = same.pop()
-            else:
-                above = self._prefixes if placed else NO_PREFIXES
-                states = (self._states, placed[0][1].reading.state_lines) if placed else ({}, {})
-                part = _Part(own, (yield from GraphReading(own, start, self._memory, above, states).steps()))
-            if not placed and (
-                part.reading.prefixes.declared != self._prefixes.declared
-                or part.reading.state_types != self._states
-            ):
-                # The names below have other meanings now.
-                self._prefixes, self._memory, self._parts = part.reading.prefixes, AnalysisMemory(), []
-                self._states = part.reading.state_types
-                old.clear()
-            placed.append((start, part))
-        return placed
+        placed: dict[int, _Part] = {}
+        states: dict[str, Type | None] = {}
+        state_lines: dict[str, int] = {}
+        stretches = _stretches_of(lines)
+        if stretches[0][2] == "graph" and self._prefixes.declared:
+            self._forget(NO_PREFIXES, old)
+        for start, end, word in stretches:
+            if word == "graph":
+                continue
+            above = self._prefixes if start else NO_PREFIXES
+            part = yield from self._part(lines[start:end], start, old, above, (states, state_lines))
+            placed[start] = part
+            if part not in self._parts:
+                # The states below may read these.
+                old = {key: parts for key, parts in old.items() if _begins_chunk(key[0])}
+            if start == 0 and part.reading.prefixes.declared != self._prefixes.declared:
+                self._forget(part.reading.prefixes.within(""), old)
+            states = states | part.reading.state_types
+            own = part.reading.own_states.items()
+            state_lines = state_lines | {name: start + line + 1 for name, line in own}
+        if states != self._states:
+            # The names in the graphs have other meanings now.
+            self._forget(self._prefixes, old)
+            self._states = states
+        for start, end, word in stretches:
+            if word == "graph":
+                known = states, state_lines
+                placed[start] = yield from self._part(lines[start:end], start, old, self._prefixes, known)
+        return sorted(placed.items())
 
-    def _infer(self, part: _Part, names: Mapping[str, _Part]) -> Generator[None, None, None]:
-        called = {call.mark.name: names.get(call.mark.name) for call in part.reading.calls}
+    def _forget(self, prefixes: Prefixes, old: dict[tuple[str, int], list[_Part]]) -> None:
+        """Begin anew with these prefixes."""
+        self._prefixes, self._memory, self._parts = prefixes, AnalysisMemory(), []
+        old.clear()
+
+    def _part(
+        self,
+        own: Sequence[str],
+        start: int,
+        old: dict[tuple[str, int], list[_Part]],
+        above: Prefixes,
+        states: tuple[dict[str, Type | None], dict[str, int]],
+    ) -> Generator[None, None, _Part]:
+        """Return the part with these lines, from `old` if it has an equal one."""
+        own = list(own)
+        same = old.get((own[0], len(own)), [])
+        reading = same[-1].reading if same and same[-1].lines == own else None
+        # Messages contain line numbers of the part, which may have moved, and of the states.
+        if reading is not None and (
+            not reading.problems or (reading.before == start and reading.outer_states == states[1])
+        ):
+            return same.pop()
+        return _Part(own, (yield from GraphReading(own, start, self._memory, above, states).steps()))
+
+    def _infer(
+        self, part: _Part, names: Mapping[str, _Part], passed: Mapping[str, Type | None]
+    ) -> Generator[None, None, None]:
+        reading = part.reading
+        called = {call.mark.name: names.get(call.mark.name) for call in reading.calls}
         signatures = {name: other.signature for name, other in called.items() if other is not None}
-        asked = tuple(signatures.values())
+        outer = {name: passed.get(name) for name in reading.deferred_names}
+        asked = (*signatures.values(), *outer.items())
         if part.asked != asked:
             known = {name: signature for name, signature in signatures.items() if signature is not None}
-            part.types = yield from LenientInference(part.reading, part.lines, self._memory, known).steps()
-            part.signature = _signature(part.reading, part.types)
-            part.unused = tuple(unused_values(part.reading, part.lines))
+            outer |= reading.state_types
+            part.types = yield from LenientInference(reading, self._memory, known, outer).steps()
+            part.signature = _signature(reading, part.types)
+            part.unused = tuple(unused_values(reading))
+            part.unread = tuple(unread_views(reading))
             part.asked = asked
 
-    def _entries(self) -> Iterator[tuple[str, StatementEntry]]:
-        """Yield the statements of the text, each with its line."""
+    def _stretches(self) -> Iterator[tuple[str, Stretch]]:
+        """Yield the stretches of the text by their keys in the memory."""
         for part in self._parts:
-            for text, event in zip(part.lines, part.reading.events, strict=True):
+            for first, stretch in part.reading.stretches.items():
+                yield cache_key(stretch.lines[0], part.reading.prefixes_at(first).module), stretch
+
+    def _entries(self) -> Iterator[tuple[str, StatementEntry]]:
+        """Yield the statements of the text, by their keys in the memory."""
+        for part in self._parts:
+            reading = part.reading
+            for line, (text, event) in enumerate(zip(reading.rows, reading.events, strict=True)):
                 if isinstance(event, StatementEntry):
-                    yield text, event
+                    yield cache_key(text, reading.prefixes_at(line).module), event
+
+
+def _stretches_of(lines: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Return the first lines of the parts of a text, their ends, and the words with which they begin.
+
+    Blocks of states before the first graph belong to the first part.
+    """
+    begins = [
+        (line, match[1])
+        for line, text in enumerate(lines)
+        if ("graph" in text or "states" in text) and (match := _begins_chunk(text))
+    ]
+    graph = next((line for line, word in begins if word == "graph"), len(lines))
+    starts = [(line, word) for line, word in begins if line >= graph]
+    if graph:
+        starts.insert(0, (0, ""))
+    ends = [*(line for line, _ in starts[1:]), len(lines)]
+    return [(line, end, word) for (line, word), end in zip(starts, ends, strict=True)]
+
+
+def _passed_types(names: Mapping[str, _Part]) -> dict[str, Type | None]:
+    """Return the written types of the values that graphs may pass to others by ``...``."""
+    read = {name for part in names.values() for name in part.reading.deferred_names}
+    if not read:
+        return {}
+    blocks = {name: part.reading.opened[0] for name, part in names.items()}
+    types: dict[str, Type | None] = {}
+    for block in blocks.values():
+        types = passed_names(block, read, blocks) | types
+    return types
 
 
 def _signature(reading: GraphReading, types: GraphTypes) -> HeaderSignature | None:
@@ -237,8 +321,11 @@ def _problems(analysis: Analysis, parts: Sequence[_Part]) -> Iterator[Problem]:
         for mention in analysis.mentions(line)
         if (definition := analysis.definition_of(line, mention)) is not None
     }
+    passed = analysis.passed
     for chunk, part in zip(chunks, parts, strict=True):
-        for found in (chunk.reading.problems, chunk.types.problems, part.unused):
+        returned = {value.name for value in passed.outputs(chunk.name)}
+        unused = [value.problem for value in part.unused if value.name not in returned]
+        for found in (chunk.reading.problems, chunk.types.problems, unused, _unread(part.unread, returned)):
             for problem in found:
                 hint = problem.hint
                 if problem.unknown is not None:
@@ -247,10 +334,30 @@ def _problems(analysis: Analysis, parts: Sequence[_Part]) -> Iterator[Problem]:
                 places = [(place.line + chunk.start, words) for place, words in problem.related]
                 related = tuple((whole_line(lines[place], place), words) for place, words in places)
                 placed = replace(problem, span=span, hint=hint, related=related, unknown=None)
-                if found is not part.unused or placed.span not in tracked:
+                if found is not unused or placed.span not in tracked:
                     yield placed
+        for use in chunk.reading.deferred:
+            if use.mark.name in passed.missing:
+                yield problem_of(not_passed(use.mark), chunk.line_of(use.line))
     yield from _problems_between(lines, chunks, suggestions)
     yield from track_problems(analysis)
+
+
+def not_passed(mark: NameSpan) -> Flaw:
+    """Return the flaw of a name that no statement of the graph defines and no call returns."""
+    message = f"{shown(mark.name)} is not defined, and no call above returns it"
+    hint = "define it above, or in one graph that is called above with ... in its outputs"
+    return Flaw(message, mark.start, mark.width, hint, code="undefined")
+
+
+def _unread(views: Sequence[UnreadView], returned: set[str]) -> Iterator[Problem]:
+    """Yield hints on the views that nothing reads; `returned` are values that other graphs read."""
+    read = returned
+    for view in views:
+        if read.isdisjoint(view.outputs):
+            yield Problem(view.span, "nothing reads this view", "unread-view", "hint")
+        else:
+            read = read | view.inputs
 
 
 def _problems_between(
@@ -280,9 +387,12 @@ def _problems_between(
     }
     backwards = [line for chunk in chunks for line in chunk.reading.backwards]
     records |= backward_signatures(backwards, records)
+    groups: dict[str, Group] = {}
+    for chunk in chunks:
+        groups = chunk.reading.groups | groups
     called: set[str] = set()
     for chunk in chunks:
-        for number, flaw in wrong_calls(chunk.reading.calls, records, broken, suggestions):
+        for number, flaw in wrong_calls(chunk.reading.calls, records, broken, suggestions, groups):
             yield problem_of(flaw, chunk.line_of(number))
         called.update(call.mark.name for call in chunk.reading.calls)
     if any(chunk.reading.problems for chunk in chunks):

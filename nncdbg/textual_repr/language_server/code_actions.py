@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -18,10 +18,10 @@ from nncdbg.errors import GraphError
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.names import claimed_name, fresh_name
 from nncdbg.ir.records import Literal, Node, Type, Value
-from nncdbg.text.lexemes import BARE, PREFIX_END, PREFIXED, Flaw, name_text, quote
+from nncdbg.text.lexemes import BARE, ELLIPSIS, PREFIX_END, PREFIXED, Flaw, name_text, quote
 from nncdbg.text.types import parse_type, print_type, value_text
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
-from nncdbg.textual_repr.language_server.decorations import untyped
+from nncdbg.textual_repr.language_server.decorations import missing_types
 from nncdbg.textual_repr.language_server.document import (
     Document,
     insert_below,
@@ -29,15 +29,24 @@ from nncdbg.textual_repr.language_server.document import (
     replace_lines,
     replace_span,
 )
-from nncdbg.textual_repr.language_server.graph_reading import BlockEnded, LoopExit, StatementEntry
+from nncdbg.textual_repr.language_server.graph_reading import (
+    LOCAL_NAME,
+    BlockEnded,
+    LoopExit,
+    StatementEntry,
+)
 from nncdbg.textual_repr.language_server.navigation import last_line
 from nncdbg.textual_repr.language_server.tokens import (
+    Mention,
     Problem,
     Span,
     Token,
+    call_end,
     kind_of_line,
+    split_arguments,
     tokens,
     type_after,
+    type_of_definition,
 )
 from nncdbg.textual_repr.literals import literal_text
 from nncdbg.textual_repr.resolution import Block
@@ -64,6 +73,8 @@ def callee_at(analysis: Analysis, line: int) -> Chunk | None:
     block = callee.block
     if block is None or not block.end or callee.reading.broken or callee.reading.problems:
         return None
+    if block.group is not None:
+        return None  # The names that it passes must not change.
     fits = len(node.inputs) == len(block.inputs) and len(node.outputs) == len(block.outputs)
     return callee if fits and None not in node.inputs else None
 
@@ -78,7 +89,7 @@ def flatten(document: Document, line: int) -> list[types.TextEdit]:
     if callee is None:
         raise CannotMove
     lines = _Flattening(analysis, line, callee).lines()
-    edits = [replace_lines(document, line, line, lines)]
+    edits = [replace_lines(document, line, analysis.last_lines.get(line, line), lines)]
     calls = sum(1 for _ in analysis.calls_of(callee.name))
     if calls == 1 and next(iter(analysis.graphs)) != callee.name:
         edits.append(remove_graph(document, callee))
@@ -135,7 +146,7 @@ class _Flattening:
         return self.callee.block
 
     def spell(self, name: str) -> str:
-        return self.analysis.prefixes.spell(name)
+        return self.analysis.prefixes_at(self.line).spell(name)
 
     def take_inputs(self, node: Node) -> None:
         for value, operand in zip(self.block.inputs, node.inputs, strict=True):
@@ -170,8 +181,8 @@ class _Flattening:
                     self.written[result.name] = result.type
                 continue
             same = self.spell(self.renamed[self.block, value.name])
-            declared = f": {print_type(result.type)}" if result.type is not None else ""
-            self.after.append(f"%{self.spell(result.name)}{declared} = Identity(%{same})")
+            declared = f" : {print_type(result.type)}" if result.type is not None else ""
+            self.after.append(f"%{self.spell(result.name)} = Identity(%{same}){declared}")
 
     def body(self, indent: str) -> Iterator[str]:
         """Yield the lines between the header and the return."""
@@ -183,48 +194,69 @@ class _Flattening:
         base = first[: len(first) - len(first.lstrip())]
         for own, text in enumerate(lines, 1):
             if not text.strip():
-                yield ""
+                if callee.start + own not in self.analysis.first_lines:
+                    yield ""
                 continue
             moved = self.moved(callee.start + own, text)
             if callee.reading.blocks[own] is self.block and moved.lstrip().startswith("##!"):
                 moved = moved.replace("##!", "#", 1)  # a comment of the graph, which is removed
-            yield indent + (moved.removeprefix(base) if moved.startswith(base) else moved.lstrip())
+            for part in moved.split("\n"):
+                yield indent + (part.removeprefix(base) if part.startswith(base) else part.lstrip())
 
     def moved(self, line: int, text: str) -> str:
-        """Return a line with the caller's names and with sizes in place of the callee's symbols."""
+        """Return a statement with the caller's names and with sizes in place of the callee's symbols."""
         pieces = tokens(text)
         marks = {mention.start: mention for mention in self.analysis.mentions(line)}
+        written: dict[int, Type] = {}
+        """The types that the call writes, by the columns of the types that they replace."""
+        names: dict[int, str] = {}
+        missing: dict[int, Type] = {}
+        for at, token in enumerate(pieces):
+            mark = marks.get(token.start) if token.kind == "value" else None
+            if mark is None:
+                continue
+            names[token.start] = name = self.name(line, mark)
+            known = self.written.get(name) if mark.defines else None
+            if known is not None:
+                typed = type_of_definition(pieces, at)
+                (missing if typed is None else written)[token.start if typed is None else typed.start] = known
         out: list[str] = []
         end = 0
-        pending: Type | None = None
+        call = call_end(pieces)
+        behind = call is not None and len([mark for mark in marks.values() if mark.defines]) == 1
         for at, token in enumerate(pieces):
             out.append(text[end : token.start])
             end = token.end
-            mark = marks.get(token.start) if token.kind == "value" else None
-            if mark is not None:
-                definition = self.analysis.definition_of(line, mark)
-                if definition is None:
-                    raise CannotMove
-                key = definition.block, definition.name
-                if key not in self.renamed:
-                    self.renamed[key] = claimed_name(definition.name, self.taken)
-                name = self.renamed[key]
-                out.append(f"%{self.spell(name)}")
-                pending = self.written.get(name) if mark.defines else None
-                if pending is not None and type_after(pieces, at) is None:
-                    out.append(f": {print_type(pending)}")
-                    pending = None
-            elif token.kind == "type":
-                if pending is None:
-                    try:
-                        pending = with_symbols(parse_type(text[token.start : token.end]), self.sizes)
-                    except Flaw as flaw:
-                        raise CannotMove from flaw
-                out.append(print_type(pending))
-                pending = None
+            if token.start in names:
+                out.append(f"%{self.spell(names[token.start])}")
+                if token.start in missing and not behind:
+                    out.append(f": {print_type(missing[token.start])}")
+            elif token.start in written or token.kind == "type":
+                out.append(print_type(written.get(token.start) or self.sized(text[token.start : end])))
             else:
                 out.append(text[token.start : token.end])
+            if behind and at == call and missing:
+                out.append(f" : {print_type(*missing.values())}")
         return "".join(out) + text[end:]
+
+    def name(self, line: int, mark: Mention) -> str:
+        """Return the caller's name for a value of the callee."""
+        definition = self.analysis.definition_of(line, mark)
+        if definition is None:
+            raise CannotMove
+        if definition.role == "state":
+            return definition.name
+        key = definition.block, definition.name
+        if key not in self.renamed:
+            self.renamed[key] = claimed_name(definition.name, self.taken)
+        return self.renamed[key]
+
+    def sized(self, text: str) -> Type:
+        """Return a type of the callee with the sizes of its symbols."""
+        try:
+            return with_symbols(parse_type(text), self.sizes)
+        except Flaw as flaw:
+            raise CannotMove from flaw
 
 
 def random_note(chunks: Mapping[str, Chunk], opsets: Mapping[str, int], *names: str) -> str:
@@ -257,6 +289,7 @@ class Selection:
 def selected(analysis: Analysis, first: int, last: int) -> Selection | None:
     """Return the statements in these lines if they are complete, free of errors, and can form a graph."""
     lines = analysis.lines
+    first, last = (analysis.first_lines.get(line, line) for line in (first, last))
     while first <= last and not lines[first].strip():
         first += 1
     while last >= first and not lines[last].strip():
@@ -268,7 +301,9 @@ def selected(analysis: Analysis, first: int, last: int) -> Selection | None:
         return None
     if any(p.severity == "error" and first <= p.span.line <= last for p in analysis.problems):
         return None
-    return Selection(first, last, block) if _is_whole(analysis, first, last, block) else None
+    if not _is_whole(analysis, first, last, block):
+        return None
+    return Selection(first, analysis.last_lines.get(last, last), block)
 
 
 def _is_whole(analysis: Analysis, first: int, last: int, block: Block) -> bool:
@@ -283,7 +318,7 @@ def _is_whole(analysis: Analysis, first: int, last: int, block: Block) -> bool:
             return False
         event = analysis.event_at(line)
         around = analysis.block_at(line)
-        if event is None or around is None:
+        if event is None or around is None or (isinstance(event, StatementEntry) and event.names.rest):
             return False
         if depth == 0 and (around is not block or isinstance(event, (BlockEnded, LoopExit))):
             return False
@@ -304,22 +339,43 @@ def group(document: Document, selection: Selection) -> list[types.TextEdit]:
     name = name_text(fresh_name("layer", labels, mark="_"))
     text = document.lines[selection.first]
     indent = text[: len(text) - len(text.lstrip())]
-    spell = analysis.prefixes.spell
-    results = ", ".join(value_text(value, spell) for value in outputs)
-    formals = ", ".join(value_text(value, spell) for value in inputs)
-    arguments = ", ".join(f"%{spell(value.name)}" for value in inputs)
-    call = f"{indent}{results}{' = ' if results else ''}@{name}({arguments})"
-    moved = document.lines[selection.first : selection.last + 1]
+    outside = analysis.prefixes_at(selection.first)
+    inside = outside.within(name).spell
+    names = ", ".join(f"%{outside.spell(value.name)}" for value in outputs)
+    arguments = ", ".join(f"%{outside.spell(value.name)}" for value in inputs)
+    call = f"{indent}{names}{' = ' if names else ''}@{name}({arguments}){_types_behind(outputs)}"
+    moved = "\n".join(
+        _respelled(analysis, line, inside)
+        for line in range(selection.first, selection.last + 1)
+        if line not in analysis.first_lines
+    ).split("\n")
+    formals, results = (", ".join(value_text(value, inside) for value in each) for each in (inputs, outputs))
     graph = [
         "",
         f"graph @{name}({formals}) -> ({results}) {{",
         *("  " + text.removeprefix(indent) if text.strip() else "" for text in moved),
-        f"  return {', '.join(f'%{spell(value.name)}' for value in outputs)}".rstrip(),
+        f"  return {', '.join(f'%{inside(value.name)}' for value in outputs)}".rstrip(),
         "}",
     ]
     below = last_line(analysis.chunk_at(selection.first))
     edit = replace_lines(document, selection.first, selection.last, [call])
     return [edit, insert_below(document, below, graph)]
+
+
+def _types_behind(values: Sequence[Value]) -> str:
+    """Return the types of the outputs of a call, ``_`` for unknown ones; empty if all are unknown."""
+    if all(value.type is None for value in values):
+        return ""
+    return f" : {', '.join('_' if value.type is None else print_type(value.type) for value in values)}"
+
+
+def _respelled(analysis: Analysis, line: int, spell: Callable[[str], str]) -> str:
+    """Return a statement with its names below the module of its graph as another graph spells them."""
+    text = analysis.lines[line]
+    for mention in reversed(analysis.mentions(line)):
+        if text.startswith(LOCAL_NAME, mention.start):
+            text = f"{text[: mention.start]}%{spell(mention.name)}{text[mention.end :]}"
+    return text
 
 
 def _inputs(analysis: Analysis, selection: Selection) -> list[Value]:
@@ -330,7 +386,7 @@ def _inputs(analysis: Analysis, selection: Selection) -> list[Value]:
             definition = analysis.definition_of(line, mention)
             if definition is None:
                 raise CannotMove
-            if definition.span.line not in selection:
+            if definition.span.line not in selection and definition.role != "state":
                 found.setdefault(definition.name, definition.type)
     return [Value(name, known) for name, known in found.items()]
 
@@ -340,9 +396,10 @@ def _outputs(analysis: Analysis, selection: Selection) -> list[Value]:
     chunk = analysis.chunk_at(selection.first)
     number = {name: chunk.line_of(line) for name, line in selection.block.names.items()}
     own = {name for name, line in number.items() if line in selection}
-    used: set[str] = set()
+    # Other graphs may read the values that the graph passes by `...`.
+    used = {value.name for value in analysis.passed.outputs(chunk.name)} & own
     # A quoted or prefixed name can be spelled in several ways.
-    may_use = re.compile("|".join(['"', PREFIX_END, *map(re.escape, own)])).search
+    may_use = re.compile("|".join(['"', PREFIX_END, LOCAL_NAME, *map(re.escape, own)])).search
     for offset, text in enumerate(chunk.lines):
         line = chunk.start + offset
         if line in selection or not may_use(text):
@@ -383,11 +440,13 @@ def code_actions(
     document: Document, range: types.Range, diagnostics: Sequence[types.Diagnostic] = ()
 ) -> Iterator[types.CodeAction]:
     """Yield the actions for a range of the text; `diagnostics` are the client's diagnostics in it."""
+    analysis = document.analysis
     first = min(range.start.line, len(document.lines) - 1)
     last = min(range.end.line, len(document.lines) - 1)
     if last > first and range.end.character == 0:
         last -= 1
-    problems = [p for p in document.analysis.problems if first <= p.span.line <= last]
+    first, last = (analysis.first_lines.get(line, line) for line in (first, last))
+    problems = [p for p in analysis.problems if first <= p.span.line <= last]
     fixes = [fix for problem in problems for fix in _fixes(document, problem, diagnostics)]
     yield from sorted(fixes, key=lambda fix: not fix.is_preferred)
     yield from _type_actions(document, first, last)
@@ -413,6 +472,7 @@ def _fixes(
     for title, edits, preferred in (
         *_near(document, problem),
         *_quoting(document, problem),
+        *_grouping(document, problem),
         *_removal(document, problem),
     ):
         action = _action(document, title, _Kind.QuickFix, edits)
@@ -443,9 +503,9 @@ def _quoting(document: Document, problem: Problem) -> Iterator[_Fix]:
     """Quote the names of a line that need quotes, throughout the graph."""
     if problem.code != "syntax":
         return
-    for match in _name.finditer(document.lines[problem.span.line]):
+    for match in _name.finditer(document.analysis.lines[problem.span.line]):
         name = match[2].rstrip(":")
-        if _bare(name) or _typed_name(match[2]) or _prefixed(name):
+        if name[0] == "." or _bare(name) or _typed_name(match[2]) or _prefixed(name):
             continue
         quoted = match[1] + quote(name)
         edits = [
@@ -453,6 +513,34 @@ def _quoting(document: Document, problem: Problem) -> Iterator[_Fix]:
             for span in _spelled(document, problem.span.line, match[1] + name)
         ]
         yield f"Quote the name: {quoted}", edits, True
+
+
+def _grouping(document: Document, problem: Problem) -> Iterator[_Fix]:
+    """Write ``...`` in a call whose graph has it, or remove it from one whose graph has none."""
+    match = _group_message(problem.message)
+    if match is None:
+        return
+    line = problem.span.line
+    found = document.analysis.tokens(line)
+    equals = next((at for at, token in enumerate(found) if token.name == "="), 0)
+    open_list = next(at for at, token in enumerate(found) if token.start >= problem.span.end)
+    inputs = match[1] == "inputs"
+    items = found[open_list + 1 :] if inputs else found[:equals]
+    rest = next((at for at, token in enumerate(items) if token.name == ELLIPSIS), None)
+    if match[2] == "end" and rest is None:
+        close = split_arguments(items)[2] if inputs else None
+        end = len(document.analysis.lines[line]) if close is None else close.start
+        if not inputs:
+            end = items[-1].end if items else problem.span.start
+        listed = bool(items) and items[0] is not close
+        text = f"{', ' if listed else ''}{ELLIPSIS}{'' if inputs or items else ' = '}"
+        yield f"Add {ELLIPSIS}", [replace_span(document, Span(line, end, end), text)], True
+    elif match[2] == "do not end" and rest is not None:
+        start = items[rest - 1].start if rest else items[rest].start
+        yield f"Remove {ELLIPSIS}", [replace_span(document, Span(line, start, items[rest].end), "")], True
+
+
+_group_message = re.compile(r"the (inputs|outputs) of @.* (end|do not end) in \.\.\.").fullmatch
 
 
 def _spelled(document: Document, line: int, name: str) -> Iterator[Span]:
@@ -468,21 +556,25 @@ def _spelled(document: Document, line: int, name: str) -> Iterator[Span]:
 
 def _removal(document: Document, problem: Problem) -> Iterator[_Fix]:
     """Remove an unused statement, graph or name."""
-    if problem.code != "unused":
-        return
     analysis, span = document.analysis, problem.span
     line = span.line
-    named = document.lines[line][span.start : span.end]
+    last = analysis.last_lines.get(line, line)
+    if problem.code == "unread-view":
+        removal = remove_lines(document, first_comment(document, line), last)
+        yield "Remove the view", [removal], False
+    if problem.code != "unused":
+        return
+    named = analysis.lines[line][span.start : span.end]
     if named.startswith("@"):
         yield f"Remove {named}", [remove_graph(document, analysis.chunk_at(line))], False
         return
     event = analysis.event_at(line)
     # A statement with several outputs may have a blank, `_`, for each.
-    outputs = list(takewhile(lambda token: token.name != "=", tokens(document.lines[line])))
+    outputs = list(takewhile(lambda token: token.name != "=", tokens(analysis.lines[line])))
     several = any(token.name == "," and token.kind == "operator" for token in outputs)
     if isinstance(event, StatementEntry) and len(event.names.defines) == 1 and not several:
         first = first_comment(document, line)
-        yield f"Remove the statement that defines {named}", [remove_lines(document, first, line)], False
+        yield f"Remove the statement that defines {named}", [remove_lines(document, first, last)], False
         return
     place, text = _left_out(document, span)
     yield f"Omit {named}", [replace_span(document, place, text)], False
@@ -490,7 +582,7 @@ def _removal(document: Document, problem: Problem) -> Iterator[_Fix]:
 
 def _left_out(document: Document, span: Span) -> tuple[Span, str]:
     """Return the span to replace and its replacement, to omit one of several or an optional definition."""
-    text = document.lines[span.line]
+    text = document.analysis.lines[span.line]
     found = tokens(text)
     at = next(i for i, token in enumerate(found) if token.start == span.start)
     end = (type_after(found, at) or found[at]).end
@@ -525,14 +617,11 @@ def _result_span(line: int, text: str, found: Sequence[Token], at: int) -> Span:
 
 def _type_actions(document: Document, first: int, last: int) -> Iterator[types.CodeAction]:
     """Insert the types that are inferred but not written."""
-    found = list(untyped(document.analysis, first, last))
+    missing = list(missing_types(document.analysis, first, last))
+    found = [definition for each in missing for definition in each.definitions]
     if not found:
         return
-    edits = []
-    for definition in found:
-        assert definition.type is not None
-        end = Span(definition.span.line, definition.span.end, definition.span.end)
-        edits.append(replace_span(document, end, f": {print_type(definition.type)}"))
+    edits = [replace_span(document, each.span, each.text) for each in missing]
     only = found[0]
     title = f"Write {len(found)} missing types"
     if len(found) == 1 and only.type is not None:

@@ -24,7 +24,7 @@ from nncdbg.engine.ops.schema import (
 )
 from nncdbg.expression.functions import DERIVATIVES, FUNCTIONS
 from nncdbg.ir.records import TensorType, Type, Value
-from nncdbg.text.lexemes import key_text, name_text, op_text, quote
+from nncdbg.text.lexemes import ELLIPSIS, key_text, name_text, op_text, quote
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.document import Place
@@ -81,7 +81,7 @@ class CompletionTarget:
     @property
     def text(self) -> str:
         """Return the line of the cursor."""
-        return self.place.document.lines[self.place.line]
+        return self.place.text
 
     @property
     def sigil(self) -> str:
@@ -125,7 +125,7 @@ class CompletionTarget:
         self, name: str, known: Type | None, *, after: str = "", rank: int = 0, order: int
     ) -> types.CompletionItem:
         """Return an item that inserts the name of a value."""
-        text = f"%{self.place.analysis.prefixes.spell(name)}"
+        text = f"%{self.place.spell(name)}"
         detail = print_type(known) if known is not None else None
         return self.item(text + after, _Kind.Variable, detail, rank=rank, order=order, shown=text)
 
@@ -139,7 +139,7 @@ def values(
     """Yield the values in scope: matching operand types first, then the nearest definition above first."""
     if target.sigil == "@":
         return
-    spell = target.place.analysis.prefixes.spell
+    spell = target.place.spell
     letters = re.compile(".*?".join(map(re.escape, target.prefix)), re.IGNORECASE | re.DOTALL)
     ranks: tuple[list[tuple[int, int, str, Type | None]], ...] = ([], [], [])
     for distance, (name, known) in enumerate(_visible(target.place)):
@@ -165,12 +165,19 @@ def _visible(place: Place) -> Iterator[tuple[str, Type | None]]:
     chunk = place.analysis.chunk_at(place.line)
     number = place.line - chunk.start + chunk.reading.before + 1
     block = place.analysis.block_at(place.line)
+    if block is None:
+        return
+    outermost = block
     while block is not None:
         known = chunk.types.types.get(block, {})
         for name, defined in reversed(block.names.items()):
             if defined < number:
                 yield name, known.get(name)
-        block = block.parent
+        outermost, block = block, block.parent
+    for name in chunk.reading.deferred_names:
+        yield name, chunk.types.of(outermost, name)
+    for name in place.analysis.states:
+        yield name, place.analysis.states_type(name)
 
 
 def names(target: CompletionTarget, wanted: Iterable[str], after: str = "") -> Iterator[types.CompletionItem]:
@@ -184,7 +191,7 @@ def names(target: CompletionTarget, wanted: Iterable[str], after: str = "") -> I
 
 def conditions(target: CompletionTarget) -> Iterator[types.CompletionItem]:
     """Yield parts of a breakpoint condition on the line: values, functions, whole conditions."""
-    spell = target.place.analysis.prefixes.spell
+    spell = target.place.spell
     visible = [f"%{spell(name)}" for name, _ in islice(_visible(target.place), MOST_VALUES)]
     whole = [text.format(name) for name in visible[:_NEAREST] for text in _CONDITIONS]
     groups = (
@@ -277,8 +284,11 @@ def endings(target: CompletionTarget, word: str, block: Block) -> Iterator[types
     """Yield the last line of a block, with the known values."""
     text = word
     if word == "return":
-        spell = target.place.analysis.prefixes.spell
-        text = " ".join([word, ", ".join(f"%{spell(v.name)}" for v in block.outputs)]).rstrip()
+        spell = target.place.spell
+        values = [f"%{spell(value.name)}" for value in block.outputs]
+        if block.group is not None and block.group.outputs is not None:
+            values.append(ELLIPSIS)
+        text = f"{word} {', '.join(values)}".rstrip()
     yield target.item(text, _Kind.Keyword, "the last line of the block", rank=2)
 
 
@@ -347,7 +357,7 @@ def attributes(
     """Yield the attributes not yet written, required ones first."""
     analysis = target.place.analysis
     version = version_of(found.name, analysis.opsets)
-    follows = target.place.document.lines[target.span.line][target.span.end :].lstrip()[:1]
+    follows = target.text[target.span.end :].lstrip()[:1]
     op = {"op": found.name, "domain": split(found.name)[0], "version": version}
     for order, attribute in enumerate(found.attributes):
         if attribute.name in call.attributes - {call.key}:
@@ -428,7 +438,7 @@ _WORD_KINDS = frozenset({"word", "op", "keyword", "attribute", "value", "graph",
 def register(server: NncServer) -> None:
     """Register completion; documentation is sent when an item is selected."""
     options = types.CompletionOptions(
-        trigger_characters=["%", "@", "(", "=", ":", '"', ","], resolve_provider=True
+        trigger_characters=["%", "@", "(", "=", ":", '"', ",", "."], resolve_provider=True
     )
 
     def completion(place: Place, _: types.CompletionParams) -> types.CompletionList:
@@ -459,8 +469,8 @@ def resolved(item: types.CompletionItem) -> types.CompletionItem:
 
 def completions(place: Place, *, snippets: bool = False) -> types.CompletionList:
     """Return the items for a cursor; the list is marked incomplete if values were cut off."""
-    text = place.document.lines[place.line]
-    before = list(tokens(text[: place.column], place.analysis.prefixes))
+    text = place.text
+    before = list(tokens(text[: place.column], place.analysis.prefixes_at(place.line)))
     current = before[-1] if before and before[-1].end == place.column else None
     if current is not None and current.kind in ("comment", "type", "number"):
         return types.CompletionList(False, [])
@@ -482,7 +492,7 @@ class _Offer(CompletionTarget):
 
     def items(self) -> Iterator[types.CompletionItem]:
         analysis, line = self.place.analysis, self.place.line
-        call = open_call(self.text, self.place.column, analysis.prefixes)
+        call = open_call(self.text, self.place.column, analysis.prefixes_at(line))
         if self.place.column == 0 and self.text.strip() and analysis.block_at(line) is not None:
             # No statement starts at column 0: VS Code completes conditions and log messages there.
             yield from conditions(self)

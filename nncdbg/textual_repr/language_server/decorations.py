@@ -7,10 +7,12 @@ debug, the size, and the number of calls.
 from __future__ import annotations
 
 import asyncio
+import re
 from array import array
-from collections.abc import Iterator
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import count, takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lsprotocol import types
 
@@ -19,7 +21,17 @@ from nncdbg.text.counting import counted
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk, owner
 from nncdbg.textual_repr.language_server.document import ColumnEncoding, Document, changed_part
-from nncdbg.textual_repr.language_server.tokens import Definition, Mention, Span, Token, kind_of_line, tokens
+from nncdbg.textual_repr.language_server.tokens import (
+    Definition,
+    Mention,
+    Span,
+    Token,
+    call_end,
+    kind_of_line,
+    type_after,
+    type_of_definition,
+    types_behind,
+)
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer
@@ -120,30 +132,59 @@ def encoded(
     Each token is relative to the previous one, and the first to a token on `line_before`.
     """
     data: list[int] = []
-    for line in range(first, last):
-        text = analysis.lines[line]
-        ascii_only = text.isascii()
+    for row in range(analysis.first_lines.get(first, first), last):
         column_before = 0
-        for token, kind, modifiers in _of_line(analysis, line):
-            start, end = token.start, token.end
-            if not ascii_only:
+        for line, text, start, end, kind, modifiers in _pieces(analysis, row):
+            if not first <= line < last:
+                continue
+            if line > line_before:
+                column_before = 0
+            if not text.isascii():
                 start, end = units.outwards(text, start), units.outwards(text, end)
             data += (line - line_before, start - column_before, end - start, kind, modifiers)
             line_before, column_before = line, start
     return data
 
 
+def _pieces(analysis: Analysis, row: int) -> Iterator[tuple[int, str, int, int, int, int]]:
+    """Yield the tokens of the statement that begins at a line: line, its text, columns, type and modifiers.
+
+    A token on several lines is yielded once for each of them.
+    """
+    text = analysis.lines[row]
+    if "\n" not in text:
+        for token, kind, modifiers in _of_line(analysis, row):
+            yield row, text, token.start, token.end, kind, modifiers
+        return
+    lines = text.split("\n")
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
+    for token, kind, modifiers in _of_line(analysis, row):
+        for at in range(bisect_right(starts, token.start) - 1, bisect_right(starts, token.end - 1)):
+            start, end = max(0, token.start - starts[at]), min(token.end - starts[at], len(lines[at]))
+            if start < end:
+                yield row + at, lines[at], start, end, kind, modifiers
+
+
 def _of_line(analysis: Analysis, line: int) -> Iterator[tuple[Token, int, int]]:
     text = analysis.lines[line]
     named = {mention.start: mention for mention in analysis.mentions(line)}
     kind = kind_of_line(text)
-    for token in tokens(text, analysis.prefixes):
+    found = analysis.tokens(line)
+    clause = range(0)
+    if "loc(" in text and kind != "track":
+        clause = location_clause(found)
+    for token in found:
         mention = named.get(token.start) if token.kind == "value" else None
-        if mention is not None:
+        if token.start in clause:
+            # A location is read least: editors dim comments.
+            yield token, _TYPE["comment"], 0
+        elif mention is not None:
             yield token, _TYPE[_value(analysis, line, mention)], int(mention.defines)
         elif token.kind == "word":
             if kind == "track" and text[token.end :].lstrip()[:1] == "(":
                 yield token, _TYPE["function"], 0
+            elif kind == "states":
+                yield token, _TYPE["namespace"], 0
             elif token.name in _WORDS and kind != "track":
                 yield token, _TYPE["keyword"], 0
         elif token.kind in _KINDS:
@@ -155,6 +196,15 @@ def _value(analysis: Analysis, line: int, mention: Mention) -> str:
     block = owner(analysis.scope_of(line, mention), mention.name)
     inputs = block.inputs if block is not None else ()
     return "parameter" if any(value.name == mention.name for value in inputs) else "variable"
+
+
+def location_clause(found: Sequence[Token]) -> range:
+    """Return the columns of the ``loc(...)`` of a statement; empty without one."""
+    for at, token in enumerate(found[:-1]):
+        if token.name == "loc" and token.kind == "keyword" and found[at + 1].name == "(":
+            close = next((other for other in found[at:] if other.name == ")"), found[-1])
+            return range(token.start, close.end)
+    return range(0)
 
 
 # -- code lenses -----------------------------------------------------------------------------------
@@ -197,28 +247,69 @@ def statements(chunk: Chunk) -> int:
 def inlay_hints(document: Document, range: types.Range) -> list[types.InlayHint]:
     """Return a hint per untyped definition with a known type; accepting a hint inserts the type."""
     last = min(range.end.line, len(document.lines) - 1)
-    return [_hint(document, found) for found in untyped(document.analysis, range.start.line, last)]
+    analysis = document.analysis
+    first = analysis.first_lines.get(range.start.line, range.start.line)
+    return [_hint(document, missing) for missing in missing_types(analysis, first, last)]
 
 
-def untyped(analysis: Analysis, first: int, last: int) -> Iterator[Definition]:
-    """Yield the definitions in lines `first` to `last` without a written type, but with a known type."""
+class MissingType(NamedTuple):
+    """A known type that is not written: `text` at `span` writes it, `definitions` are the values."""
+
+    span: Span
+    text: str
+    definitions: tuple[Definition, ...]
+
+
+def missing_types(analysis: Analysis, first: int, last: int) -> Iterator[MissingType]:
+    """Yield the known types that the statements in lines `first` to `last` do not write."""
     for line in range(first, last + 1):
-        for mention in analysis.mentions(line):
-            found = analysis.definition_of(line, mention) if mention.defines else None
-            if found is None or found.written is not None or found.type is None:
-                continue
-            if found.span == Span(line, mention.start, mention.end):
-                yield found
+        untyped = [*_untyped(analysis, line)]
+        if not untyped:
+            continue
+        found = analysis.tokens(line)
+        outputs = list(takewhile(lambda token: token.name != "=", found))
+        end = call_end(found)
+        in_front = any(type_after(outputs, at) for at in range(len(outputs)))
+        behind = types_behind(found)
+        if end is None or in_front:
+            for each in untyped:
+                place = Span(line, each.span.end, each.span.end)
+                yield MissingType(place, f": {_type_text(each)}", (each,))
+        elif behind:
+            for each in untyped:
+                at = next(at for at, token in enumerate(outputs) if token.start == each.span.start)
+                unknown = type_of_definition(found, at)
+                if unknown is not None:
+                    place = Span(line, unknown.start, unknown.end)
+                    yield MissingType(place, _type_text(each), (each,))
+        else:
+            known = {each.span.start: _type_text(each) for each in untyped}
+            names = [token for token in outputs if token.kind == "value" or token.name == "_"]
+            types_ = ", ".join(known.get(token.start, "_") for token in names)
+            yield MissingType(Span(line, found[end].end, found[end].end), f" : {types_}", tuple(untyped))
 
 
-def _hint(document: Document, definition: Definition) -> types.InlayHint:
+def _type_text(definition: Definition) -> str:
     assert definition.type is not None
-    span = definition.span
-    position = document.range(span).end
-    text = f": {print_type(definition.type)}"
+    return print_type(definition.type)
+
+
+def _untyped(analysis: Analysis, line: int) -> Iterator[Definition]:
+    """Yield the definitions of a statement without a written type, but with a known type."""
+    for mention in analysis.mentions(line):
+        found = analysis.definition_of(line, mention) if mention.defines else None
+        if found is None or found.written is not None or found.type is None:
+            continue
+        if found.span == Span(line, mention.start, mention.end):
+            yield found
+
+
+def _hint(document: Document, missing: MissingType) -> types.InlayHint:
+    place = document.range(missing.span)
+    label = missing.text if missing.text[0] in " :" else f" {missing.text}"
     return types.InlayHint(
-        position,
-        text,
+        place.end,
+        label,
         kind=types.InlayHintKind.Type,
-        text_edits=[types.TextEdit(types.Range(position, position), text)],
+        text_edits=[types.TextEdit(place, missing.text)],
     )

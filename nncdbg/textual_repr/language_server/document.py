@@ -1,18 +1,24 @@
 """An open document: its text, its analysis and its diagnostics.
 
 Interface for features (all lines and columns are 0-based, columns in characters; `ColumnEncoding` converts
-them to the client's units):
+them to the client's units). A statement may have several lines: features see it at its first line, with
+columns that count from there through the line ends; `Document.range` finds its lines again.
 
-* ``document.lines``: the text; ``document.change(...)`` applies the client's changes; ``document.version``.
+* ``document.lines``: the text, line by line; ``document.row(line)``: the statement that begins at a line;
+  ``document.change(...)`` applies the client's changes; ``document.version``.
 * ``document.analysis``: the `Analysis` of the current text, updated on access.  An update only processes
   the changed graphs, and reuses the results of unchanged lines in them.  ``document.read_on(seconds)``
   performs a part of the update.
 * ``tokens(text, prefixes)``, ``mentions(text, prefixes)`` and ``arguments(text)`` of `tokens`: the tokens,
-  value names and arguments of any line, valid or not.
+  value names and arguments of any statement, valid or not.
 
 ``Analysis`` answers queries by position:
 
+* ``lines``: the statements, each at its first line; ``first_lines``, ``last_lines``: those of statements of
+  several lines.
 * ``graphs``: name to `Chunk`, the lines from one ``graph`` line to the next; ``chunk_at(line)``; ``opsets``.
+* ``prefixes_at(line)``: the prefixes of names, which depend on the module of the graph; ``states``;
+  ``passed``: the values that pass between graphs by ``...``.
 * ``block_at(line)``: the parser's `Block` around a line (``kind``, ``parent``, ``names``, ...), or None.
 * ``node_at(line)`` / ``constant_at(line)``: the statement of a line, as a record.
 * ``mention_at(line, column)``, ``token_at(line, column)``: the name or the token under a cursor.
@@ -31,7 +37,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -101,6 +107,8 @@ class Document:
         self._analysis: Analysis | None = None
         self._steps: Steps | None = None
         """The analysis of `lines` in progress."""
+        self._first_lines: Mapping[int, int] = {}
+        """Those of the last analysis."""
         self._before: tuple[Analysis, int] | None = None
         """The last analysis and the only line changed since; None if several lines changed."""
 
@@ -155,6 +163,7 @@ class Document:
                     next(self._steps)
             except StopIteration as end:
                 self._analysis, self._steps = end.value, None
+                self._first_lines = end.value.first_lines
         return self._analysis is not None
 
     def at_hand(self, line: int) -> Analysis | None:
@@ -171,9 +180,30 @@ class Document:
         found = self.at_hand(line)
         return self.analysis if found is None else found
 
+    def row(self, line: int) -> str:
+        """Return the text of the statement that begins at a line."""
+        text, after = self.lines[line], line + 1
+        while self._first_lines.get(after) == line and after < len(self.lines):
+            text += f"\n{self.lines[after]}"
+            after += 1
+        return text
+
+    def place_in_statement(self, line: int, column: int) -> tuple[int, int]:
+        """Return the first line of the statement at a place, and the column counted from there."""
+        first = self._first_lines.get(line, line)
+        return first, column + sum(len(text) + 1 for text in self.lines[first:line])
+
+    def _position(self, line: int, column: int) -> types.Position:
+        """Return the client's position of a column of the statement that begins at a line."""
+        first = line
+        while column > len(self.lines[line]) and self._first_lines.get(line + 1) == first:
+            column -= len(self.lines[line]) + 1
+            line += 1
+        return self.units.position(self.lines[line], line, column)
+
     def range(self, span: Span) -> types.Range:
         """Return the client's range of a span."""
-        return self.units.range(self.lines[span.line], span)
+        return types.Range(self._position(span.line, span.start), self._position(span.line, span.end))
 
     def end_of(self, line: int) -> types.Position:
         """Return the client's position of the end of a line."""
@@ -187,12 +217,22 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cursor: `line` and `column` are 0-based, the column in characters."""
+    """A cursor in the statement that begins at `line`; `line` and `column` are 0-based."""
 
     document: Document
     analysis: Analysis
     line: int
     column: int
+
+    @property
+    def spell(self) -> Callable[[str], str]:
+        """Return the function that writes the name of a value in this graph, without sigil."""
+        return self.analysis.prefixes_at(self.line).spell
+
+    @property
+    def text(self) -> str:
+        """Return the text of the statement."""
+        return self.document.row(self.line)
 
     def range(self, span: Span) -> types.Range:
         """Return a span of the same document as a client range."""

@@ -23,8 +23,10 @@ from nncdbg.engine.ops.schema import (
 from nncdbg.expression.functions import FUNCTIONS, function_name
 from nncdbg.ir.records import Constant, Inline, TensorType, Type
 from nncdbg.text.counting import counted
-from nncdbg.text.lexemes import Prefixes, name_text, op_text
+from nncdbg.text.lexemes import ELLIPSIS, Prefixes, name_text, op_text
+from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import print_type, value_text
+from nncdbg.textual_repr.groups import Group
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.document import ColumnEncoding, Place
 from nncdbg.textual_repr.language_server.tokens import (
@@ -94,6 +96,7 @@ _ROLES = {
     "result": "",
     "carried": "carried by a loop",
     "counter": "counts a loop's iterations, from 0",
+    "state": "a state",
 }
 
 _WORDS = {
@@ -119,6 +122,7 @@ _WORDS = {
     "record": "records events that are reached when the statement ends",
     "free": "gives back the memory of these values after the statement",
     "opset": "the version of a domain's operators; without it, the newest known version is used",
+    "states": "the states of a module: `states layers.0 { %.w: f32[2] = data }`, `%.w` is `%layers.0.w`",
     "_": "an omitted operand or an unused output",
 }
 
@@ -149,13 +153,16 @@ def _hover_text(place: Place, token: Token) -> str | None:
         mention = analysis.mention_at(place.line, token.start)
         definition = analysis.definition_of(place.line, mention) if mention is not None else None
         return _value(place, definition) if definition is not None else None
+    if token.name == ELLIPSIS and token.kind == "operator":
+        return _group(place, token)
     if token.kind == "graph":
         chunk = analysis.graphs.get(token.name)
         return _graph(place, chunk) if chunk is not None else None
     if token.kind == "op":
-        return op_markdown(token.name, analysis.opsets)
+        return op_markdown(with_overload(token.name), analysis.opsets)
     if token.kind == "attribute":
         op = next((t.name for t in tokens(analysis.lines[place.line]) if t.kind == "op"), "")
+        op = with_overload(op)
         return attribute_markdown(op, token.name, analysis.opsets)
     if token.kind == "word" and kind_of_line(analysis.lines[place.line]) == "track":
         name = function_name(token.name)
@@ -186,6 +193,33 @@ def _value(place: Place, found: Definition) -> str:
     return "\n\n".join(parts)
 
 
+_MOST_NAMES = 60
+"""Maximum number of values in the list of a group."""
+
+
+def _group(place: Place, token: Token) -> str | None:
+    """Return the list of the values that ``...`` stands for; None where it stands for none."""
+    analysis, line = place.analysis, place.line
+    found = analysis.tokens(line)
+    at = found.index(token)
+    called = next((other.name for other in found if other.kind == "graph"), analysis.chunk_at(line).name)
+    in_call = analysis.block_opened_at(line) is None and any(other.kind == "graph" for other in found)
+    before = [other.name for other in found[:at] if other.kind == "operator"]
+    outputs = (
+        "=" not in before if in_call else "->" in before or kind_of_line(analysis.lines[line]) == "return"
+    )
+    values = analysis.passed.outputs(called) if outputs else analysis.passed.inputs(called)
+    if not values:
+        return None
+    spell = analysis.prefixes_at(line).spell
+    lines = [value_text(value, spell) for value in values[:_MOST_NAMES]]
+    if len(values) > _MOST_NAMES:
+        lines.append(f"# {len(values) - _MOST_NAMES} more")
+    what = "output" if outputs else "input"
+    head = f"{counted(len(values), what)} of @{name_text(called)} under their own names"
+    return "\n".join([head, "", "```nnc", *lines, "```"])
+
+
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
@@ -209,8 +243,11 @@ def _graph(place: Place, chunk: Chunk) -> str:
     signature = chunk.signature
     if signature is None:
         return f"```nnc\n{_short(chunk.lines[0].strip())}\n```"
-    inputs = ", ".join(map(value_text, signature.inputs))
-    outputs = ", ".join(map(value_text, signature.outputs))
+    group = (chunk.block.group if chunk.block is not None else None) or Group()
+    inputs, outputs = (
+        ", ".join([*map(value_text, values), *([] if count is None else [ELLIPSIS])])
+        for values, count in ((signature.inputs, group.inputs), (signature.outputs, group.outputs))
+    )
     parts = [f"```nnc\ngraph @{name_text(chunk.name)}({inputs}) -> ({outputs})\n```"]
     above = (text.strip() for text in reversed(analysis.lines[: chunk.start]))
     comment = [
@@ -252,7 +289,7 @@ def open_call(text: str, column: int, prefixes: Prefixes) -> OpenCall | None:
     found = tokens(text, prefixes)
     for at, token in enumerate(found[:-1]):
         if token.kind in ("op", "graph") and found[at + 1].name == "(" and found[at + 1].end <= column:
-            name = f"@{token.name}" if token.kind == "graph" else token.name
+            name = f"@{token.name}" if token.kind == "graph" else with_overload(token.name)
             return _open(name, found[at + 2 :], column)
     return None
 
@@ -336,7 +373,7 @@ def fits(formal: Formal, given: Type | None, bound: Mapping[str, str]) -> bool |
 
 def signature_help(place: Place) -> types.SignatureHelp | None:
     """Return operands in order, then attributes; None outside of a known call."""
-    call = open_call(place.document.lines[place.line], place.column, place.analysis.prefixes)
+    call = open_call(place.text, place.column, place.analysis.prefixes_at(place.line))
     found = signature(place.analysis, call.name) if call is not None else None
     if call is None or found is None:
         return None

@@ -48,7 +48,11 @@ def with_comments(printed: Listing, text: Listing) -> list[str]:
             while found[kept - 1].lstrip().startswith("##"):
                 kept -= 1
             found[kept:kept] = [indent + comment for comment in above.pop(anchor)]
-        found.append(own if anchor is None or anchor not in behind else f"{own}  {behind[anchor]}")
+        found.append(own)
+        if line + 2 not in printed.wrapped:  # Its statement ends.
+            anchor = places.get(printed.wrapped.get(line + 1, line + 1) - 1)
+            if anchor is not None and anchor in behind:
+                found[-1] += f"  {behind[anchor]}"
     rest = [comment for comments in above.values() for comment in comments]
     return [*found, *rest, ""]
 
@@ -66,7 +70,7 @@ def _loose(text: Listing) -> tuple[dict[Anchor | None, list[str]], dict[Anchor, 
     behind: dict[Anchor, str] = {}
     waiting: list[str] = []
     for line, own in enumerate(text.lines):
-        anchor = places.get(line)
+        anchor = places.get(text.wrapped.get(line + 1, line + 1) - 1)
         if own.lstrip().startswith("#"):
             if not _is_kept(line, own):
                 waiting.append(own.strip())
@@ -98,17 +102,31 @@ def _anchors(listing: Listing) -> dict[int, Anchor]:
     places.update((line - 1, ("open", path, 0)) for path, line in listing.headers.items())
     around: Path = ()
     constants: Counter[Path] = Counter()
-    declared = 0
+    declared: Counter[str] = Counter()
+    in_states = False
     for line, own in enumerate(listing.lines):
         known, start = places.get(line), own.lstrip()[:1]
+        kind = kind_of_line(own)
+        if line + 1 in listing.wrapped:
+            continue
         if known is not None:
             around = known[1]
+        elif kind == "states":
+            places[line] = "open", ("states", declared["states"], 0), 0
+            in_states = True
+        elif in_states and start == "}":
+            places[line] = "close", ("states", declared["states"]), 0
+            declared["states"] += 1
+            in_states = False
+        elif in_states and start not in ("", "#"):
+            places[line] = "statement", ("state",), declared["state"]
+            declared["state"] += 1
         elif start == "}":
             places[line] = "close", around, 0
             around = around[:-2]
-        elif kind_of_line(own) in ("state", "backward", "track"):
-            declared += 1
-            places[line] = "statement", (), declared
+        elif kind in ("state", "backward", "track"):
+            places[line] = "statement", (kind,), declared[kind]
+            declared[kind] += 1
         elif around and start not in ("", "#"):
             constants[around] += 1
             places[line] = "constant", around, constants[around]

@@ -1,21 +1,24 @@
 """Parsing of the lines of one graph, with the extra records that an editor needs.
 
-Parse results are cached by the text of their line, so an unchanged line costs one look-up; adjacent
-unchanged lines (a stretch) cost one look-up together.
+Parse results are cached by the text of their statement, so an unchanged one costs one look-up; adjacent
+unchanged lines (a stretch) cost one look-up together.  A statement with names below the module of its graph,
+such as ``%.mm``, is cached for that module.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from nncdbg.engine.inference.graphs import Answers
 from nncdbg.ir.records import Constant, Literal, Node, Type
 from nncdbg.text.lexemes import Flaw, Prefixes
 from nncdbg.textual_repr.language_server.tokens import Problem, Span, mentions, problem_of
-from nncdbg.textual_repr.parser import SEPARATOR, TextParser, plain_statement
+from nncdbg.textual_repr.parser import SEPARATOR, TextParser, last_line, plain_statement
 from nncdbg.textual_repr.resolution import Block
 from nncdbg.textual_repr.statements import Names, NameSpan
 
@@ -102,6 +105,10 @@ class Stretch:
     """Lines without a block, a call, a ``##`` or a flaw; `events` has None for blanks and ``#``."""
 
     lines: list[str]
+    rows: list[str]
+    """The lines, with each statement of several lines at its first, and the others empty."""
+    module: str | None
+    """The module of the graph; None if the meaning of the lines does not depend on it."""
     events: list[Event]
     uses: frozenset[str]
     free: tuple[str, ...]
@@ -136,7 +143,7 @@ class Stretch:
         return next((found for known, found in self.answers if known == asked), None)
 
 
-def stretch_of(lines: list[str], events: list[Event]) -> Stretch | None:
+def stretch_of(lines: list[str], rows: list[str], events: list[Event], module: str) -> Stretch | None:
     """Return a stretch of these lines; None if they are few, or a name is redefined or used too early."""
     if len(lines) < LEAST:
         return None
@@ -155,6 +162,8 @@ def stretch_of(lines: list[str], events: list[Event]) -> Stretch | None:
     nodes = [(at, e.content) for at, e in statements if isinstance(e.content, Node)]
     return Stretch(
         lines,
+        lines if rows == lines else rows,
+        module if any(LOCAL_NAME in text for text in lines) else None,
         events,
         frozenset(uses),
         tuple(free),
@@ -167,16 +176,27 @@ def stretch_of(lines: list[str], events: list[Event]) -> Stretch | None:
 
 # -- memory ----------------------------------------------------------------------------------------
 
+LOCAL_NAME = "%."
+"""The start of a name below the module of its graph."""
+
+
+def cache_key(text: str, module: str) -> str:
+    """Return the key of a statement, or of the first line of a stretch, in the graph of a module."""
+    return f"{module}\n{text}" if LOCAL_NAME in text else text
+
+
 _SPARE = 10_000
 """Lines, and outputs of type rules, cached beyond those of the current text, for undo."""
 
 
 class AnalysisMemory:
-    """A cache: `entries` are lines by their text, `stretches` are by the text of their first line."""
+    """A cache: `entries` are statements, `stretches` are by their first line, both by `cache_key`."""
 
     def __init__(self) -> None:
         self.entries: dict[str, StatementEntry] = {}
         self.stretches: dict[str, Stretch] = {}
+        self.prefixes: dict[str, Prefixes] = {}
+        """The prefixes inside of modules: equal objects, for the caches of tokens."""
         self.opsets: Mapping[str, int] = {}
         self.answers: Answers = {}
         self.known_ops: set[str] = set()
@@ -192,15 +212,25 @@ class AnalysisMemory:
         self.answers.clear()
         self.known_ops.clear()
 
+    def within(self, prefixes: Prefixes) -> Prefixes:
+        """Return the same object for the same prefixes of a module."""
+        same = self.prefixes.get(prefixes.module)
+        if same is None or same.declared != prefixes.declared:
+            same = self.prefixes[prefixes.module] = prefixes
+        return same
+
     def prune(
-        self, count: int, entries: Iterable[tuple[str, StatementEntry]], stretches: Iterable[Stretch]
+        self,
+        count: int,
+        entries: Iterable[tuple[str, StatementEntry]],
+        stretches: Iterable[tuple[str, Stretch]],
     ) -> None:
         """Evict old entries; the arguments describe the current text, which has `count` lines."""
         most = 2 * count + _SPARE
         if len(self.entries) > most:
             self.entries = {text: entry for text, entry in entries if text in self.entries}
         if sum(len(stretch.lines) for stretch in self.stretches.values()) > most:
-            self.stretches = {stretch.lines[0]: stretch for stretch in stretches}
+            self.stretches = dict(stretches)
         if len(self.answers) > most:
             self.answers.clear()
 
@@ -225,8 +255,16 @@ class GraphReading(TextParser):
     ) -> None:
         super().__init__(lines, None, before, prefixes)
         self.state_types, self.state_lines = dict(states[0]), dict(states[1])
-        """The types and lines of the states declared in these lines, or before the first graph."""
+        """The types and lines of the states declared in these lines, or in the others."""
+        self.outer_states = states[1]
         self.memory = memory
+        self.rows: list[str] = list(lines)
+        """The lines, with each statement of several lines at its first, and the others empty."""
+        self.last_lines: dict[int, int] = {}
+        """The last lines of statements of several lines, by their first."""
+        self.prefix_lines: list[int] = [0]
+        self.prefix_list: list[Prefixes] = [prefixes]
+        """The prefixes from each of `prefix_lines` on."""
         self.events: list[Event] = []
         self.blocks: list[Block | None] = []
         """The block open at the start of each line, plus one entry for the end."""
@@ -252,8 +290,7 @@ class GraphReading(TextParser):
             while index < end:
                 stretch = self._stretch(index)
                 if stretch is None:
-                    self._line(index)
-                    index += 1
+                    index = self._statement(index)
                 else:
                     index += self._take_stretch(stretch, index)
             yield
@@ -267,16 +304,42 @@ class GraphReading(TextParser):
                 self.used[block.parent].update(self.used[block] - block.names.keys())
         return self
 
+    @cached_property
+    def deferred_names(self) -> frozenset[str]:
+        """Return the names that the graph reads and that other graphs may pass to it."""
+        return frozenset([use.mark.name for use in self.deferred])
+
+    @property
+    def own_states(self) -> dict[str, int]:
+        """Return the lines of the states that these lines declare, relative to the first."""
+        declared = self.state_lines.items() - self.outer_states.items()
+        return {name: number - 1 - self.before for name, number in declared}
+
+    def prefixes_at(self, index: int) -> Prefixes:
+        """Return the prefixes of the names in a line."""
+        return self.prefix_list[bisect_right(self.prefix_lines, index) - 1]
+
+    def text_of(self, number: int) -> str:
+        """Return the statement whose first line has this number."""
+        return self.rows[number - 1 - self.before]
+
     # -- stretches -----------------------------------------------------------------------------
 
     def _stretch(self, index: int) -> Stretch | None:
         """Return the cached stretch at a line."""
         block = self.block
-        found = self.memory.stretches.get(self.lines[index])
+        module = self.prefixes.module
+        found = self.memory.stretches.get(cache_key(self.lines[index], module))
         if found is None or block is None or block.end or self.comment:
             return None
-        same = self.lines[index : index + len(found.lines)] == found.lines
-        return found if same and found.fits(block) else None
+        if found.module is not None and found.module != module:
+            return None
+        lines = found.lines
+        end = index + len(lines)
+        same = self.lines[index:end] == lines
+        # The line behind the stretch may continue its last statement now.
+        ends = same and (end == len(self.lines) or not last_line((lines[-1].lstrip(), self.lines[end]), 0))
+        return found if ends and found.fits(block) else None
 
     def _take_stretch(self, stretch: Stretch, index: int) -> int:
         block = self.block
@@ -287,14 +350,26 @@ class GraphReading(TextParser):
         self.used[block].update(stretch.uses)
         self.events.extend(stretch.events)
         self.blocks.extend([block] * count)
+        if stretch.rows is not stretch.lines:
+            self.rows[index : index + count] = stretch.rows
+            self.last_lines.update(
+                (index + own, index + own + text.count("\n"))
+                for own, text in enumerate(stretch.rows)
+                if "\n" in text
+            )
         self.stretches[index] = stretch
         self.first = index + count
         return count
 
-    def _line(self, index: int) -> None:
-        """Parse one line, and end the stretch before or with it."""
+    def _statement(self, index: int) -> int:
+        """Parse one statement, and end the stretch before or with it; return the index of the next."""
         text, block = self.lines[index], self.block
-        entry = self.memory.entries.get(text) or self._fast_parsed(text)
+        last = last_line(self.lines, index)
+        if last > index:
+            text = "\n".join(self.lines[index : last + 1])
+            self.rows[index : last + 1] = [text, *[""] * (last - index)]
+            self.last_lines[index] = last
+        entry = self.memory.entries.get(cache_key(text, self.prefixes.module)) or self._fast_parsed(text)
         flaws, commented = len(self.problems), bool(self.comment)
         self.blocks.append(block)
         if entry is not None and block is not None and not block.end:
@@ -303,12 +378,25 @@ class GraphReading(TextParser):
             self.events.append(entry)
         else:
             self.events.append(self._event(text, self.before + index + 1))
-        steady = _is_steady(self.events[-1], text) and not commented and len(self.problems) == flaws
+            self._note_prefixes(index)
+        self.blocks += [block] * (last - index)
+        self.events += [None] * (last - index)
+        steady = _is_steady(self.events[index], text) and not commented and len(self.problems) == flaws
         if not steady or block is None:
             self._gather(index)
-            self.first = index + 1
-        elif index + 1 - self.first == MOST:
-            self._gather(index + 1)
+            self.first = last + 1
+        elif last + 1 - self.first >= MOST:
+            self._gather(last + 1)
+        return last + 1
+
+    def _note_prefixes(self, index: int) -> None:
+        """Note that names have another meaning from a line on: it begins or ends the part of a module."""
+        if self.prefixes is self.prefix_list[-1]:
+            return
+        if self.prefixes.module:
+            self.prefixes = self.memory.within(self.prefixes)
+        self.prefix_lines.append(index)
+        self.prefix_list.append(self.prefixes)
 
     def _fast_parsed(self, text: str) -> StatementEntry | None:
         """Parse a line with the fast path of the parser."""
@@ -323,15 +411,17 @@ class GraphReading(TextParser):
             names.uses.append(NameSpan(name, start, len(spelled) + 1))
             start += len(spelled) + len(SEPARATOR)
         entry = StatementEntry(node, names, NameSpan(node.op, match.start(3), len(node.op)))
-        self.memory.entries[text] = entry
+        self.memory.entries[cache_key(text, self.prefixes.module)] = entry
         return entry
 
     def _gather(self, end: int) -> None:
         """Make a stretch of the preceding lines that were parsed one by one."""
         first, self.first = self.first, end
-        made = stretch_of(list(self.lines[first:end]), self.events[first:end])
+        module = self.prefixes.module
+        lines = list(self.lines[first:end])
+        made = stretch_of(lines, self.rows[first:end], self.events[first:end], module)
         if made is not None:
-            self.memory.stretches[made.lines[0]] = self.stretches[first] = made
+            self.memory.stretches[cache_key(lines[0], module)] = self.stretches[first] = made
 
     def _take_plain(self, block: Block, entry: StatementEntry, number: int) -> bool:
         """Handle the common case: an op, no comment, names in order; return False for other lines."""
@@ -376,7 +466,7 @@ class GraphReading(TextParser):
             return Opened(self.opened[-1])
         if self.entered is not None:
             if len(self.problems) == flaws or all(p.code != "syntax" for p in self.problems[flaws:]):
-                self.memory.entries[text] = self.entered
+                self.memory.entries[cache_key(text, self.prefixes.module)] = self.entered
             return self.entered
         if outer is None:
             return None

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from typing import NamedTuple
 
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.aten.operators import VIEWS
 from nncdbg.engine.ops.schema import schema, split, version_of, versions_of
 from nncdbg.errors import GraphError, NncdbgError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import DEFAULT_DOMAIN, Constant, Node, Operand, Type, Value
 from nncdbg.text.lexemes import Prefixes, nearest
+from nncdbg.text.torch_names import base_name
 from nncdbg.textual_repr.language_server.graph_reading import (
     MOST,
     AnalysisMemory,
@@ -32,7 +35,7 @@ from nncdbg.textual_repr.language_server.tokens import (
     kind_of_line,
     mentions,
     tokens,
-    type_after,
+    type_of_definition,
     whole_line,
 )
 from nncdbg.textual_repr.resolution import Block, shown
@@ -41,7 +44,11 @@ from nncdbg.textual_repr.resolution import Block, shown
 
 
 def problems_of(
-    entry: StatementEntry, text: str, errors: Sequence[NncdbgError], opsets: Mapping[str, int]
+    entry: StatementEntry,
+    text: str,
+    errors: Sequence[NncdbgError],
+    opsets: Mapping[str, int],
+    prefixes: Prefixes,
 ) -> tuple[Problem, ...]:
     """Return the problems of an op or call with these errors; their spans are in line 0."""
     node = entry.content
@@ -52,7 +59,7 @@ def problems_of(
     problems = []
     for error in errors:
         code = error.code if isinstance(error, GraphError) else "type"
-        span, hint = _span(error, code, entry, node, text), error.hint
+        span, hint = _span(error, code, entry, node, text, prefixes), error.hint
         if known is not None and error.attribute is not None and error.attribute not in known.attributes:
             span = Span(0, *arguments(text).names[error.attribute])
             hint = nearest(error.attribute, known.attributes) or hint
@@ -60,14 +67,17 @@ def problems_of(
     return (*problems, *(_unknown_op(node, op, opsets) if node.called is None else ()))
 
 
-def _span(error: NncdbgError, code: str, entry: StatementEntry, node: Node, text: str) -> Span | None:
+def _span(
+    error: NncdbgError, code: str, entry: StatementEntry, node: Node, text: str, prefixes: Prefixes
+) -> Span | None:
     """Return the operand, attribute or output that an error names; None if it names none."""
     if error.output is not None:
         name = node.outputs[error.output].name
         mark = next((mark for mark in entry.names.defines if mark.name == name), None)
         if mark is None:
             return None
-        return Span(0, mark.start, mark.start + mark.width) if code == "arity" else type_span(text, 0, name)
+        own = Span(0, mark.start, mark.start + mark.width)
+        return own if code == "arity" else type_span(text, 0, name, prefixes)
     pieces = arguments(text)
     if error.attribute is not None and error.attribute in pieces.attributes:
         return Span(0, *pieces.attributes[error.attribute])
@@ -80,12 +90,12 @@ def _span(error: NncdbgError, code: str, entry: StatementEntry, node: Node, text
     return Span(0, *columns[0]) if len(columns) == 1 and code == "type" else None
 
 
-def type_span(text: str, line: int, name: str) -> Span:
-    """Return the span of the type after the definition of a value; the name if it has no type."""
-    pieces = tokens(text)
+def type_span(text: str, line: int, name: str, prefixes: Prefixes) -> Span:
+    """Return the span of the type of the definition of a value; the name if it has no type."""
+    pieces = tokens(text, prefixes)
     for at, token in enumerate(pieces):
         if token.kind == "value" and token.name == name:
-            typed = type_after(pieces, at) or token
+            typed = type_of_definition(pieces, at) or token
             return Span(line, typed.start, typed.end)
     return Span(line, 0, len(text))
 
@@ -95,9 +105,9 @@ def span_in_block(
 ) -> Span:
     """Return the span of the error of a line that opens, closes or ends a block."""
     if isinstance(event, Closed) and error.output is not None:
-        return type_span(text, line, event.node.outputs[error.output].name)
+        return type_span(text, line, event.node.outputs[error.output].name, prefixes)
     if isinstance(event, Opened) and event.block.kind == "body" and error.output is not None:
-        return type_span(text, line, event.block.inputs[error.output].name)
+        return type_span(text, line, event.block.inputs[error.output].name, prefixes)
     operand: Operand = None
     if isinstance(event, BlockEnded) and block is not None and error.operand is not None:
         operand = (block.results or ())[error.operand].name
@@ -130,8 +140,16 @@ def _unknown_op(node: Node, op: Span, opsets: Mapping[str, int]) -> Iterator[Pro
         yield Problem(op, message, "unknown-op", "warning", unknown=node.op)
 
 
-def unused_values(reading: GraphReading, lines: Sequence[str]) -> Iterator[Problem]:
+class UnusedValue(NamedTuple):
+    """A value that nothing in its graph uses, and the hint on it."""
+
+    name: str
+    problem: Problem
+
+
+def unused_values(reading: GraphReading) -> Iterator[UnusedValue]:
     """Yield a hint per unused value, except graph inputs and carried values, which belong to an interface."""
+    lines = reading.rows
     for block in reading.opened:
         if block.kind == "broken":
             continue
@@ -140,12 +158,43 @@ def unused_values(reading: GraphReading, lines: Sequence[str]) -> Iterator[Probl
         needed = {value.name for value in block.inputs} - counter
         for name in block.names.keys() - reading.used[block] - needed:
             line = block.names[name] - 1 - reading.before
-            defined = [m for m in mentions(lines[line], reading.prefixes) if m.defines]
+            defined = [m for m in mentions(lines[line], reading.prefixes_at(line)) if m.defines]
             several = len(defined) > 1 or kind_of_line(lines[line]) == "}"
             hint = "write _ for an unused output" if several else None
             for mark in [m for m in defined if m.name == name][:1]:
                 span = Span(line, mark.start, mark.end)
-                yield Problem(span, f"{shown(name)} is never used", "unused", "hint", hint)
+                problem = Problem(span, f"{shown(name)} is never used", "unused", "hint", hint)
+                yield UnusedValue(name, problem)
+
+
+class UnreadView(NamedTuple):
+    """A statement of PyTorch that only makes a view, read at most by other such ones of its graph."""
+
+    span: Span
+    outputs: frozenset[str]
+    inputs: frozenset[str]
+
+
+def unread_views(reading: GraphReading) -> Iterator[UnreadView]:
+    """Yield the views that nothing reads, from the last to the first."""
+    block = reading.header
+    if block is None or not any(_is_view(node.op) for node in block.nodes):
+        return
+    read = {value.name for value in block.results or ()}
+    read.update(*(reading.used[inner] for inner in reading.opened if inner is not block))
+    for node, number in zip(reversed(block.nodes), reversed(block.lines), strict=True):
+        outputs = frozenset([value.name for value in node.outputs])
+        inputs = frozenset([operand for operand in node.inputs if isinstance(operand, str)])
+        if not _is_view(node.op) or not read.isdisjoint(outputs):
+            read |= inputs
+            continue
+        line = number - 1 - reading.before
+        yield UnreadView(whole_line(reading.rows[line], line), outputs, inputs)
+
+
+@cache
+def _is_view(op: str) -> bool:
+    return op.startswith("aten.") and base_name(op) in VIEWS
 
 
 # -- inference -------------------------------------------------------------------------------------
@@ -177,17 +226,20 @@ class GraphTypes:
 
 
 class LenientInference(TypeRules):
-    """Infers the types of the graph `reading`, in steps; `signatures` are those of its callees."""
+    """Infers the types of the graph `reading`, in steps; `signatures` are those of its callees.
+
+    `outer` are the types of the states, and of the values that other graphs pass to it.
+    """
 
     def __init__(
         self,
         reading: GraphReading,
-        lines: Sequence[str],
         memory: AnalysisMemory,
         signatures: Mapping[str, HeaderSignature],
+        outer: Mapping[str, Type | None],
     ) -> None:
         super().__init__(memory.opsets, signatures, memory.answers)
-        self.reading, self.lines, self.memory = reading, lines, memory
+        self.reading, self.lines, self.memory, self.outer = reading, reading.rows, memory, outer
         self.found = GraphTypes()
         self.problems = self.found.problems
         self.types = self.found.types
@@ -201,8 +253,8 @@ class LenientInference(TypeRules):
         self.types.update({block: {} for block in self.reading.opened})
         header = self.reading.header
         if header is not None:
-            # Every statement of the graph and its blocks sees the states.
-            self.types[header].update(self.reading.state_types)
+            # Every statement of the graph and its blocks sees them.
+            self.types[header].update(self.outer)
         line, count = 0, len(self.lines)
         while line < count:
             end = min(count, line + MOST)
@@ -250,7 +302,7 @@ class LenientInference(TypeRules):
         elif isinstance(event, BlockEnded):
             self.ended(block)
         for error in self.errors:
-            span = span_in_block(error, event, block, line, self.lines[line], self.reading.prefixes)
+            span = span_in_block(error, event, block, line, self.lines[line], self.reading.prefixes_at(line))
             self.problems.append(Problem(span, error.message, "type", hint=error.hint))
         self.errors.clear()
 
@@ -290,7 +342,7 @@ class LenientInference(TypeRules):
         entry.results = self.results(node, completed)
         entry.problems = ()
         if self.errors or (node.op not in self.memory.known_ops and node.op[0] != "@"):
-            entry.problems = problems_of(entry, text, self.errors, self.opsets)
+            entry.problems = problems_of(entry, text, self.errors, self.opsets, self.reading.prefixes)
             if not entry.problems:
                 self.memory.known_ops.add(node.op)
             self.errors.clear()

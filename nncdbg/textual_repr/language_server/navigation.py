@@ -17,7 +17,7 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 from pygls.uris import from_fs_path, to_fs_path
 
-from nncdbg.text.lexemes import STRING, Flaw, Prefixes, name_text, unquote
+from nncdbg.text.lexemes import STRING, Flaw, Prefixes, name_text, quote, unquote
 from nncdbg.text.types import value_text
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.document import Document, Place, split
@@ -84,7 +84,7 @@ def document_links(document: Document, roots: Sequence[Path] = ()) -> Iterator[t
         path = next(found, None)
         return from_fs_path(str(path.resolve())) if path is not None else None
 
-    for line, text in enumerate(document.lines):
+    for line, text in enumerate(document.analysis.lines):
         if "loc(" in text:
             for source in _source(text, text.rindex("loc(")):
                 if (uri := target(salvaged(source[1]))) is not None:
@@ -181,20 +181,35 @@ def _prepare_rename(place: Place, _: types.PrepareRenameParams) -> types.Prepare
 def _rename(server: NncServer, place: Place, params: types.RenameParams) -> types.WorkspaceEdit | None:
     if _renamed_span(place) is None:
         return None
-    prefixes = place.analysis.prefixes
-    spell = name_text if graph_at(place) is not None else prefixes.spell
-    name = _wanted(params.new_name, prefixes)
+    analysis = place.analysis
+    name = _wanted(params.new_name, analysis.prefixes_at(place.line))
     _check_clash(place, name)
-    edits: list[types.TextEdit | types.AnnotatedTextEdit | types.SnippetTextEdit] = [
-        types.TextEdit(place.range(Span(span.line, span.start + 1, span.end)), spell(name))
-        for span in reference_spans(place)
-    ]
+    edits: list[types.TextEdit | types.AnnotatedTextEdit | types.SnippetTextEdit] = []
+    for span in reference_spans(place):
+        spell = name_text if graph_at(place) is not None else analysis.prefixes_at(span.line).spell
+        edits.append(types.TextEdit(place.range(Span(span.line, span.start + 1, span.end)), spell(name)))
+    if (key := _implied_key(place)) is not None:
+        edits.append(key)
     workspace = server.client_capabilities.workspace
     edit = workspace.workspace_edit if workspace is not None else None
     if edit is not None and edit.document_changes:
         document = types.OptionalVersionedTextDocumentIdentifier(place.document.uri, place.document.version)
         return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(document, edits)])
     return types.WorkspaceEdit(changes={place.document.uri: edits})  # type: ignore[dict-item]
+
+
+def _implied_key(place: Place) -> types.TextEdit | None:
+    """Return the edit that writes the key of ``= data`` of a state, which is the former name."""
+    found = place.definition() if graph_at(place) is None else None
+    if found is None or found.role != "state":
+        return None
+    pieces = place.analysis.tokens(found.span.line)
+    at = next((at for at, token in enumerate(pieces) if token.name == "=" and token.kind == "operator"), -1)
+    after = [token.name for token in pieces[at + 1 : at + 3]]
+    if at < 0 or after[:1] != ["data"] or after[1:] == ["("]:
+        return None
+    end = Span(found.span.line, pieces[at + 1].end, pieces[at + 1].end)
+    return types.TextEdit(place.range(end), f"({quote(found.name)})")
 
 
 def _renamed_span(place: Place) -> Span | None:
@@ -236,12 +251,17 @@ def _check_clash(place: Place, name: str) -> None:
     found = place.definition()
     if found is None or name == found.name:
         return
-    chunk = analysis.chunk_at(place.line)
-    for block in chunk.reading.opened:
-        if name in block.names and (found.block in block.outwards() or block in found.block.outwards()):
-            line = chunk.line_of(block.names[name]) + 1
-            seen = f"where %{name_text(found.name)} is visible"
-            raise JsonRpcInvalidParams(f"%{name_text(name)} is already defined at line {line}, {seen}")
+    chunk = analysis.chunk_at(found.span.line)
+    everywhere = found.role == "state" or analysis.passed.homes.get(found.name) is chunk
+    taken = [analysis.states[name] + 1] if name in analysis.states else []
+    for other in analysis.chunks if everywhere else [chunk]:
+        for block in other.reading.opened:
+            seen = everywhere or found.block in block.outwards() or block in found.block.outwards()
+            if name in block.names and seen:
+                taken.append(other.line_of(block.names[name]) + 1)
+    if taken:
+        where = f"where %{name_text(found.name)} is visible"
+        raise JsonRpcInvalidParams(f"%{name_text(name)} is already defined at line {taken[0]}, {where}")
 
 
 # -- call hierarchy --------------------------------------------------------------------------------
@@ -319,7 +339,42 @@ def _fits(wanted: str, name: str) -> bool:
 
 def _document_symbols(document: Document, _: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
     analysis = document.analysis
-    return [_graph_symbol(document, analysis, chunk) for chunk in analysis.chunks if chunk.block is not None]
+    symbols = [
+        _graph_symbol(document, analysis, chunk) for chunk in analysis.chunks if chunk.block is not None
+    ]
+    symbols += _state_symbols(document)
+    return sorted(symbols, key=lambda symbol: symbol.range.start.line)
+
+
+def _state_symbols(document: Document) -> Iterator[types.DocumentSymbol]:
+    """Yield the blocks of states with the states in them."""
+    lines = document.analysis.lines
+    for first, last in state_blocks(lines):
+        place = whole_line(lines[first].split("{")[0], first)
+        name = lines[first][place.start : place.end]
+        symbol = _symbol(document, name, types.SymbolKind.Struct, last, place)
+        for line in range(first + 1, last):
+            mark = next((mention for mention in document.analysis.mentions(line) if mention.defines), None)
+            if mark is not None:
+                named = Span(line, mark.start, mark.end)
+                name = f"%{name_text(mark.name)}"
+                state = _symbol(document, name, types.SymbolKind.Field, line, named)
+                symbol.children.append(state)  # type: ignore[union-attr]
+        yield symbol
+
+
+def state_blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last lines of the blocks of states."""
+    first: int | None = None
+    for line, text in enumerate(lines):
+        kind = kind_of_line(text) if "states" in text or first is not None else ""
+        if first is not None and kind in ("}", "graph", "states"):
+            yield first, line if kind == "}" else line - 1
+            first = None
+        if kind == "states":
+            first = line
+    if first is not None:
+        yield first, len(lines) - 1
 
 
 def _graph_symbol(document: Document, analysis: Analysis, chunk: Chunk) -> types.DocumentSymbol:
@@ -369,6 +424,7 @@ def _graph_symbol(document: Document, analysis: Analysis, chunk: Chunk) -> types
 def _symbol(
     document: Document, name: str, kind: types.SymbolKind, last: int, place: Span
 ) -> types.DocumentSymbol:
+    last = document.analysis.last_lines.get(last, last)
     whole = types.Range(types.Position(place.line, 0), document.end_of(last))
     return types.DocumentSymbol(name, kind, whole, document.range(place), children=[])
 
@@ -452,7 +508,38 @@ def _read(path: Path) -> list[str]:
 
 
 def _folding_ranges(document: Document, _: types.FoldingRangeParams) -> list[types.FoldingRange]:
-    return sorted([*_blocks(document), *_comments(document)], key=lambda found: found.start_line)
+    lines = [*_blocks(document), *_comments(document), *_further(document), *_unread_views(document)]
+    return sorted(lines, key=lambda found: found.start_line)
+
+
+def _further(document: Document) -> Iterator[types.FoldingRange]:
+    """Yield the statements of several lines, and the blocks of states, which editors fold on opening."""
+    analysis = document.analysis
+    for first, last in analysis.last_lines.items():
+        if analysis.block_opened_at(first) is None:
+            yield types.FoldingRange(first, last, kind=types.FoldingRangeKind.Region)
+    for first, last in state_blocks(analysis.lines):
+        if last - 1 > first:
+            yield types.FoldingRange(first, last - 1, kind=types.FoldingRangeKind.Imports)
+
+
+UNREAD_VIEWS = "unread views"
+"""The kind of the folds of views that nothing reads."""
+
+
+def _unread_views(document: Document) -> Iterator[types.FoldingRange]:
+    """Yield adjacent statements of which each is a view that nothing reads."""
+    analysis = document.analysis
+    runs: list[list[tuple[int, int]]] = [[]]
+    for problem in analysis.problems:
+        if problem.code == "unread-view":
+            line = problem.span.line
+            if runs[-1] and line != runs[-1][-1][1] + 1:
+                runs.append([])
+            runs[-1].append((line, analysis.last_lines.get(line, line)))
+    for run in runs:
+        if len(run) > 1:
+            yield types.FoldingRange(run[0][0], run[-1][1], kind=UNREAD_VIEWS)
 
 
 def _blocks(document: Document) -> Iterator[types.FoldingRange]:
@@ -482,6 +569,9 @@ def _selection_range(place: Place) -> types.SelectionRange:
     document, analysis, line = place.document, place.analysis, place.line
     lines = analysis.lines
     found = types.SelectionRange(types.Range(types.Position(0, 0), document.end_of(len(lines) - 1)))
+    inside = ((first, last) for first, last in state_blocks(lines) if first <= line <= last)
+    for first, last in inside:
+        found = types.SelectionRange(types.Range(types.Position(first, 0), document.end_of(last)), found)
     chunk = analysis.chunk_at(line)
     ends = block_ends(chunk)
     block = chunk.reading.blocks[line - chunk.start]
@@ -493,7 +583,7 @@ def _selection_range(place: Place) -> types.SelectionRange:
         found = types.SelectionRange(whole, found)
     text = lines[line]
     found = types.SelectionRange(place.range(whole_line(text, line)), found)
-    token = next((t for t in tokens(text) if t.start <= place.column <= t.end and t.kind != "operator"), None)
-    if token is not None:
+    token = analysis.token_at(line, place.column)
+    if token is not None and token.kind != "operator":
         found = types.SelectionRange(place.range(Span(line, token.start, token.end)), found)
     return found

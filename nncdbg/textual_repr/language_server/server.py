@@ -49,14 +49,14 @@ def _diagnostic(document: Document, problem: Problem) -> types.Diagnostic:
         severity=_SEVERITIES[problem.severity],
         code=problem.code,
         source="nncdbg",
-        tags=[types.DiagnosticTag.Unnecessary] if problem.code == "unused" else None,
+        tags=[types.DiagnosticTag.Unnecessary] if problem.code in ("unused", "unread-view") else None,
         related_information=related or None,
     )
 
 
 def _range(document: Document, span: Span) -> types.Range:
     """Return the span in the client's units; an error at the end of a line underlines the preceding text."""
-    start = min(span.start, max(0, len(document.lines[span.line]) - 1))
+    start = min(span.start, max(0, len(document.row(span.line)) - 1))
     return document.range(Span(span.line, start, max(span.end, start + 1)))
 
 
@@ -151,7 +151,7 @@ class NncServer(LanguageServer):
         text = document.lines[line]
         column = document.units.inwards(text, position.character) if line == position.line else len(text)
         analysis = document.around(line) if typing else document.analysis
-        return Place(document, analysis, line, column)
+        return Place(document, analysis, *document.place_in_statement(line, column))
 
     # -- documents -----------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
-"""Tokens of one line, valid or not, the value names in it, and the records of the document model.
+"""Tokens of one statement, valid or not, the value names in it, and the records of the document model.
 
 The parser determines the meaning of a line; this module finds positions, even in an incomplete line.
-Lines and columns are 0-based, columns count code points.
+Lines and columns are 0-based, columns count code points.  The text of a statement on several lines has its
+line ends; its columns count from the start of its first line through them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from nncdbg.dtypes import NUMPY
 from nncdbg.ir.records import Type
-from nncdbg.text.lexemes import BARE, NO_PREFIXES, OP, PREFIX_END, RESERVED, STRING, Flaw, Prefixes
+from nncdbg.text.lexemes import BARE, NO_PREFIXES, OP, PREFIX_END, RESERVED, REST, STRING, Flaw, Prefixes
 from nncdbg.textual_repr.resolution import Block
 from nncdbg.textual_repr.statement_lines import salvaged
 
@@ -23,7 +24,7 @@ from nncdbg.textual_repr.statement_lines import salvaged
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The characters `start` to `end` (exclusive) of a line."""
+    """The characters `start` to `end` (exclusive) of the statement that begins at a line."""
 
     line: int
     start: int
@@ -101,7 +102,7 @@ def problem_of(flaw: Flaw, line: int, related: tuple[tuple[Span, str], ...] = ()
 
 Severity = Literal["error", "warning", "information", "hint"]
 
-Role = Literal["input", "constant", "result", "carried", "counter"]
+Role = Literal["input", "constant", "result", "carried", "counter", "state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,8 @@ class Definition:
     """The definition of a value at `span`, in the scope of `block`.
 
     `role` is an input of a graph, a constant, a result of a statement (an op, a call, an ``if`` or a
-    ``while``), a loop-carried value, or a loop counter. `written` is the type in the text, `type` the
-    inferred type.
+    ``while``), a loop-carried value, a loop counter, or a state. `written` is the type in the text, `type`
+    the inferred type.
     """
 
     name: str
@@ -128,16 +129,17 @@ _OPEN_STRING = r'"(?:[^"\\]|\\.)*"?'
 _TENSOR = rf'(?:{_DTYPES})\[(?:[^\[\]"=%@]|{STRING})*\]'
 _SEQUENCE = rf"(?:seq|opt)\(\s*{_TENSOR}\s*\)"
 _TYPE = rf"(?:seq|opt)\(\s*{_SEQUENCE}\s*\)|{_SEQUENCE}|{_TENSOR}"
-_PREFIXED = rf"{OP}{PREFIX_END}(?:{BARE}|{_OPEN_STRING})?"
+_PREFIXED = rf"{OP}{PREFIX_END}(?:{REST}|{_OPEN_STRING})?"
+_LOCAL = rf"\.(?:{REST})?"
 _pieces = re.compile(
     rf"(?P<comment>#.*)"
-    rf"|%(?P<value>{_PREFIXED}|{BARE}|{_OPEN_STRING})?"
+    rf"|%(?P<value>{_PREFIXED}|{_LOCAL}|{BARE}|{_OPEN_STRING})?"
     rf"|@(?P<graph>{BARE}|{_OPEN_STRING})?"
     rf"|(?P<type>{_TYPE})"
     rf"|(?P<string>b?{_OPEN_STRING}|{_PREFIXED})"
     rf"|(?P<number>nan:0x[0-9a-fA-F]+|-?(?:[0-9][0-9.]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+|inf\b)(?::f64)?|nan\b)"
     rf"|(?P<word>{OP})"
-    r"|(?P<operator>->|[^\s\w])"
+    r"|(?P<operator>->|\.\.\.|[^\s\w])"
 )
 _BY_PLACE = frozenset({"graph", "word", "string", "keyword"})
 """Token kinds that may change with the surrounding tokens."""
@@ -146,6 +148,7 @@ _BLOCK_LINES = {"graph", "if", "while", "break", "next", "yield", "return", "}"}
 _LINES = _BLOCK_LINES | {
     "update",
     "state",
+    "states",
     "run",
     "evaluate",
     "track",
@@ -251,9 +254,46 @@ def kind_of_line(text: str) -> str:
 
 
 def type_after(found: Sequence[Token], at: int) -> Token | None:
-    """Return the type of the definition at token `at`; None if none is written."""
+    """Return the type behind the name at token `at`; None if none is written there."""
     typed = at + 2 < len(found) and found[at + 1].name == ":" and found[at + 2].kind == "type"
     return found[at + 2] if typed else None
+
+
+def type_of_definition(found: Sequence[Token], at: int) -> Token | None:
+    """Return the type of the definition at token `at`, behind its name or behind the call.
+
+    It is ``_`` for an output of a call that lists the types of others; None if no type is written.
+    """
+    typed = type_after(found, at)
+    if typed is not None:
+        return typed
+    place = sum(token.name == "," and token.kind == "operator" for token in found[:at])
+    types = types_behind(found)
+    return types[place] if place < len(types) else None
+
+
+def call_end(found: Sequence[Token]) -> int | None:
+    """Return the index of the ``)`` of the op or call that computes a statement's outputs; None without."""
+    begins = found[0].kind == "value" or found[0].name in ("_", "...") if found else False
+    equals = next((at for at, token in enumerate(found) if token.name == "="), len(found))
+    if not begins or equals + 2 >= len(found) or found[equals + 1].kind not in ("op", "graph"):
+        return None
+    close = split_arguments(found[equals + 3 :])[2]
+    return None if close is None else found.index(close)
+
+
+def types_behind(found: Sequence[Token]) -> list[Token]:
+    """Return the types behind a call, ``_`` for unknown ones."""
+    end = call_end(found)
+    if end is None or end + 1 >= len(found) or found[end + 1].name != ":":
+        return []
+    types: list[Token] = []
+    for token in found[end + 2 :]:
+        if token.kind == "type" or token.name == "_":
+            types.append(token)
+        elif token.name != ",":
+            break
+    return types
 
 
 @lru_cache(maxsize=1 << 15)
