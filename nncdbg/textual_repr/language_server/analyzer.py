@@ -77,8 +77,12 @@ MOST_LINES = 20_000
 """Number of lines up to which schedules are checked while the text is edited."""
 
 
-def schedule_problems(lines: Sequence[str], rows: Sequence[str]) -> Iterator[Problem]:
-    """Yield the problems of the schedule of a text that parses; `rows` are its statements."""
+def schedule_problems(lines: Sequence[str], rows: Sequence[str] = ()) -> Iterator[Problem]:
+    """Yield the problems of the schedule of a text that parses.
+
+    `rows` are the lines with each statement at its first line, if one has several.
+    """
+    rows = rows or lines
     if len(lines) > MOST_LINES or not any("|" in line for line in lines):
         return
     try:

@@ -197,7 +197,7 @@ def test_a_grouped_layer_is_a_graph_below() -> None:
         rewritten(STRAIGHT, "refactor.extract")
         == """\
 graph @main(%x: f32[N,3], %c: bool[]) -> (%y: f32[N,3]) {
-  %k: f32[], %b: f32[N,3] = @layer(%x)
+  %k, %b = @layer(%x) : f32[], f32[N,3]
   %y = Add(%b, %k)
   return %y
 }

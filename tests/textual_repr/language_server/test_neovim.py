@@ -60,7 +60,7 @@ Mul(A: T, B: T) -> (C: T)
 7
 Replace by %size
   %half = Mul(%size, 0.5)
-  %"tiny one": f32[4] = Add(%size, 0.5)
+  %"tiny one" = Add(%size, 0.5) : f32[4]
 Debug graph 1 3
 """
 

@@ -78,7 +78,7 @@ def test_formatting_keeps_the_prefixes() -> None:
     text, _ = ranges(TEXT)
     wanted = formatted(text.split("\n"))
     assert wanted[2] == 'prefix rnn "/model/rnn/"'
-    assert wanted[7] == '  %rnn::z: f32[2] = Add(%rnn::h, %rnn::"q:0")'
+    assert wanted[7] == '  %rnn::z = Add(%rnn::h, %rnn::"q:0") : f32[2]'
 
 
 def test_layers_are_grouped_and_flattened_with_prefixes() -> None:
@@ -87,7 +87,7 @@ def test_layers_are_grouped_and_flattened_with_prefixes() -> None:
     selection = selected(document.analysis, 6, 7)
     assert selection is not None
     grouped = applied(text, group(document, selection))
-    assert "%rnn::z: f32[2] = @layer(%rnn::h)" in grouped
+    assert "%rnn::z = @layer(%rnn::h) : f32[2]" in grouped
     again = Document("file:///a.nnc", grouped)
     assert [problem.message for problem in again.analysis.problems] == []
     line = next(i for i, row in enumerate(again.lines) if "= @layer(" in row)
