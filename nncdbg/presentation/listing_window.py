@@ -57,14 +57,16 @@ def window(
     Long statements lose types and attributes before operands; a statement with an arrow is shown whole.
     `margins` are texts of one width to the left of lines.
     """
-    numbers = [number for number in lines if 1 <= number <= len(listing.lines)]
+    numbers = [
+        number for number in lines if 1 <= number <= len(listing.lines) and number not in listing.wrapped
+    ]
     width = len(str(numbers[-1])) if numbers else 1
     blank = " " * len(next(iter(margins.values()), ""))
     room -= width + 5 + len(blank)
     shown: list[Text] = []
     for number in numbers:
         fit = whole if number in marks.arrows else brief
-        statement = listing.full_line(number).replace("\t", "    ")
+        statement = listing.unprefixed(number).replace("\t", "    ")
         margin = margins.get(number, blank)
         shown += _lines(fit(statement, names, room), number, width, marks, margin)
     return shown

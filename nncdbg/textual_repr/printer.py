@@ -304,15 +304,6 @@ def with_graphs(shown: Listing, graphs: Iterable[Graph], title: str) -> Listing:
     return Listing(Lines(out.lines), out.statements, out.headers, shown.file, shown.prefixes, out.wrapped)
 
 
-def listing_of(program: Program) -> Listing:
-    """Return the lines of the text that the program was parsed from, else of its text without locations."""
-    if program.listing is not None:
-        return program.listing
-    if "listing" not in program.kept:
-        program.kept["listing"] = listing(program, locations=False)
-    return program.kept["listing"]  # type: ignore[no-any-return]
-
-
 def print_statement(
     node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES, group: Group | None = None
 ) -> str:
