@@ -8,6 +8,7 @@ from nncdbg.engine.ops.schema import schema, version_of
 from nncdbg.ir.records import Attribute, Node, Path, Program
 from nncdbg.ir.rewrite import rewrite
 from nncdbg.text.listing import Listing
+from nncdbg.text.torch_names import is_torch
 from nncdbg.textual_repr.printer import listing
 
 _WINDOWED = frozenset(
@@ -33,8 +34,8 @@ def without_defaults(program: Program) -> Program:
     """
 
     def statement(path: Path, pc: int, node: Node) -> Node:
-        if not node.attributes or node.subgraphs:
-            return node
+        if not node.attributes or node.subgraphs or is_torch(node.op):
+            return node  # A recorded statement has the arguments of its call, and its schema needs torch.
         found = schema(node.op, version_of(node.op, program.opsets))
         if found is None:
             return node

@@ -195,6 +195,9 @@ _INDENT = "    "
 """Additional indentation of the further lines of a statement."""
 
 _before_op = re.compile(rf'(?:[^"=]|{STRING})*? = (?!data\()(?=[@"A-Za-z_][^ ]*\()').match
+_SHORT_ARRAY = 4
+"""Maximum number of elements of an array that surely fits on a line."""
+
 _piece = re.compile(rf'(?:{STRING}|\[[^\[\]"\s]{{1,60}}\]|[^\s",]|")+,?|,')
 _clause = (":", "loc(", "|", "->")
 
@@ -373,10 +376,8 @@ def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
             where = f" {location_text(first.location, prefixes)}"
         if state.of is not None and first == zeros_like(state.value, state.of):
             text = "zeros"
-    elif first == Reference(state.value.name):
-        text = "data"
     else:
-        text = _data_text(first, prefixes)
+        text = _data_text(first, prefixes, state.value.name)
     belongs = f" for {operand_text(state.of, prefixes)}" if state.of is not None else ""
     return f"{value_text(state.value, prefixes.spell)} = {text}{belongs}{where}"
 
@@ -507,10 +508,14 @@ def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes, count:
 
 
 def _constant_text(constant: Constant, prefixes: Prefixes) -> str:
-    return f"{value_text(constant.value, prefixes.spell)} = {_data_text(constant.data, prefixes)}"
+    text = _data_text(constant.data, prefixes, constant.value.name)
+    return f"{value_text(constant.value, prefixes.spell)} = {text}"
 
 
-def _data_text(data: Inline | Reference, prefixes: Prefixes) -> str:
+def _data_text(data: Inline | Reference, prefixes: Prefixes, name: str | None = None) -> str:
+    """Return a literal, ``data("key")``, or ``data`` for the key `name`."""
+    if data == Reference(name or ""):
+        return "data"
     if isinstance(data, Inline):
         return array_text(data.array)
     store = f", store={data.store}" if data.store else ""
@@ -670,7 +675,10 @@ class _Output:
         if node is not None:
             self.comment(graph.comment, "##!")
         for constant in graph.constants:
-            self.put_later(_constant_text, constant, self.own)
+            if isinstance(constant.data, Inline) and constant.data.array.size > _SHORT_ARRAY:
+                self.put_wrapped(_constant_text(constant, self.own))
+            else:
+                self.put_later(_constant_text, constant, self.own)
 
     def advance(self, block: _Open) -> None:
         """Print the next statement of the innermost block, or close the block."""

@@ -406,17 +406,18 @@ class StatementLines:
         names = Names()
         values = read.outputs(cursor, names)
         start = cursor.blank()
-        if not read.at_call(cursor):
+        if values and cursor.peek_word() == "data":
+            value = _only(values, cursor, start)
+            constant = Constant(value, read.reference(cursor, value.name))
+            cursor.end()
+            self.enter_constant(block, constant, names, number)
+        elif not read.at_call(cursor):
             literal = self.constant(cursor, values, start)
             if literal is None:
                 self.comment.clear()
                 self.define(names, number)
             else:
                 self.enter_constant(block, literal, names, number)
-        elif values and cursor.peek_word() == "data":
-            constant = Constant(_only(values, cursor, start), read.reference(cursor))
-            cursor.end()
-            self.enter_constant(block, constant, names, number)
         else:
             self.op(block, cursor, values, names, number)
 
