@@ -630,8 +630,8 @@ class _Output:
         outputs = _values_text(graph.outputs, self.own, group.outputs)
         self.comment(graph.comment, "##")
         margin = margin_text(graph.begin, self.own)
-        self.put_wrapped(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
-        self.open(graph, (graph.name,), None)
+        line = self.put_wrapped(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
+        self.open(graph, (graph.name,), None, line)
         while self.stack:
             self.advance(self.stack[-1])
 
@@ -669,8 +669,8 @@ class _Output:
             plain = all(char.isprintable() or char == "\t" for char in line)
             self.put(f"{prefix} {line}" if line and plain else prefix + (quote(line) if line else ""))
 
-    def open(self, graph: Graph, path: Path, node: Node | None) -> None:
-        self.headers[path] = len(self.lines)
+    def open(self, graph: Graph, path: Path, node: Node | None, line: int) -> None:
+        self.headers[path] = line
         self.stack.append(_Open(graph, path, node))
         if node is not None:
             self.comment(graph.comment, "##!")
@@ -690,9 +690,10 @@ class _Output:
             return
         node = block.graph.nodes[block.pc]
         self.comment(node.comment, "##")
-        block.lines.append(self.put_statement(node))
+        line = self.put_statement(node)
+        block.lines.append(line)
         if node.subgraphs:
-            self.open(node.subgraphs[0], (*block.path, block.pc, 0), node)
+            self.open(node.subgraphs[0], (*block.path, block.pc, 0), node, line)
         else:
             block.pc += 1
 
@@ -705,8 +706,8 @@ class _Output:
             return
         *outer, index = block.path
         if node.kind is Kind.IF and index == 0:
-            self.put(f"}} else{_label(node.subgraphs[1])} {{")
-            self.open(node.subgraphs[1], (*outer, 1), node)
+            line = self.put(f"}} else{_label(node.subgraphs[1])} {{")
+            self.open(node.subgraphs[1], (*outer, 1), node, line)
             return
         self.put_wrapped(f"}} -> ({_results_text(node, self.own)})")
         self.stack[-1].pc += 1
