@@ -63,7 +63,22 @@ def text_name(namespace: str, name: str, overload: str) -> str:
 
 
 _WITH_TENSOR = frozenset(
-    ("add", "sub", "rsub", "mul", "div", "true_divide", "remainder", "fmod", "eq", "ne", "lt", "le", "gt", "ge")
+    (
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "true_divide",
+        "remainder",
+        "fmod",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    )
     + ("bitwise_and", "bitwise_or", "bitwise_xor", "index", "slice", "split", "masked_fill", "fill", "lerp")
 )
 """Operators of which the overload ``Tensor`` is the usual one, also in place; of others it is ``default``."""

@@ -43,8 +43,8 @@ from nncdbg.text.listing import Line, Lines, Listing, driver_lines
 from nncdbg.text.short_names import LONG, folder, folders
 from nncdbg.text.torch_names import with_overload, without_overload
 from nncdbg.text.types import print_type, value_text
-from nncdbg.textual_repr.groups import NO_GROUPS, Group, groups_of
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
+from nncdbg.textual_repr.passed_values import ALL_LISTED, Listed, listed_values
 
 # -- chosen prefixes -------------------------------------------------------------------------------
 
@@ -308,11 +308,11 @@ def with_graphs(shown: Listing, graphs: Iterable[Graph], title: str) -> Listing:
 
 
 def print_statement(
-    node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES, group: Group | None = None
+    node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES, listed: Listed | None = None
 ) -> str:
     """Return the line of `node` in the text; for ``if`` and ``while``, the line that opens it.
 
-    `group` is that of the graph that it calls: ``...`` stands for the other operands and outputs.
+    `listed` is what the graph that it calls lists: ``...`` stands for the other operands and outputs.
     """
     where = f" {location_text(node.location, prefixes)}" if locations and node.location is not None else ""
     where += margin_text(node.placement, prefixes)
@@ -327,7 +327,7 @@ def print_statement(
     if kind is Kind.UPDATE:
         states = [operand_text(state.name, prefixes) for state in node.outputs]
         return f"update {_pairs(states, node.inputs, prefixes)}{where}"
-    inputs, outputs = (None, None) if group is None else (group.inputs, group.outputs)
+    inputs, outputs = (None, None) if listed is None else (listed.inputs, listed.outputs)
     results = [_result(value.name, prefixes) for value in node.outputs[:outputs]]
     if outputs is not None:
         results.append(ELLIPSIS)
@@ -523,9 +523,9 @@ def _data_text(data: Inline | Reference, prefixes: Prefixes, name: str | None = 
 
 
 def _print(program: Program, locations: bool) -> _Output:
-    groups = groups_of(program)
+    listed = listed_values(program)
     declared = chosen_prefixes(program) if program.prefixes is None else program.prefixes
-    out = _Output(locations, Prefixes(declared), groups)
+    out = _Output(locations, Prefixes(declared), listed)
     out.head(program)
     others = (graph for name, graph in program.graphs.items() if name != program.entry)
     for graph in (program.graphs[program.entry], *others):
@@ -549,9 +549,11 @@ class _Open:
 class _Output:
     """The lines so far. Nested graphs are kept on an explicit stack, so depth is unlimited."""
 
-    def __init__(self, locations: bool, prefixes: Prefixes, groups: Mapping[str, Group] = NO_GROUPS) -> None:
+    def __init__(
+        self, locations: bool, prefixes: Prefixes, listed: Mapping[str, Listed] = ALL_LISTED
+    ) -> None:
         self.locations = locations
-        self.groups = groups
+        self.listed = listed
         self.prefixes = prefixes
         self.lines: list[Line] = []
         self.statements: dict[Path, tuple[int, ...]] = {}
@@ -625,9 +627,9 @@ class _Output:
 
     def graph(self, graph: Graph) -> None:
         self.own = self.prefixes.within(graph.name)
-        group = self.groups.get(graph.name, Group())
-        inputs = _values_text(graph.inputs, self.own, group.inputs)
-        outputs = _values_text(graph.outputs, self.own, group.outputs)
+        listed = self.listed.get(graph.name, Listed())
+        inputs = _values_text(graph.inputs, self.own, listed.inputs)
+        outputs = _values_text(graph.outputs, self.own, listed.outputs)
         self.comment(graph.comment, "##")
         margin = margin_text(graph.begin, self.own)
         line = self.put_wrapped(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
@@ -651,12 +653,12 @@ class _Output:
         return first
 
     def put_statement(self, node: Node) -> int:
-        group = self.groups.get(node.called or "")
-        if group is None and not _may_be_long(node):
+        listed = self.listed.get(node.called or "")
+        if listed is None and not _may_be_long(node):
             return self.put_later(print_statement, node, self.locations, self.own)
-        text = print_statement(node, False, self.own, group)
+        text = print_statement(node, False, self.own, listed)
         shown = self.locations and node.location is not None
-        return self.put_wrapped(text, print_statement(node, True, self.own, group) if shown else "")
+        return self.put_wrapped(text, print_statement(node, True, self.own, listed) if shown else "")
 
     def put_later(self, write: Callable[..., str], *arguments: Any) -> int:
         """Add a line that `write` makes from the arguments on first access; return its number."""
@@ -683,7 +685,7 @@ class _Output:
     def advance(self, block: _Open) -> None:
         """Print the next statement of the innermost block, or close the block."""
         if block.pc == len(block.graph.nodes):
-            count = self.groups.get(block.graph.name, Group()).outputs
+            count = self.listed.get(block.graph.name, Listed()).outputs
             text = _terminator_text(block.graph, block.node, self.own, count)
             block.lines.append(self.put_wrapped(text))
             self.close(block)

@@ -17,8 +17,8 @@ from nncdbg.errors import ParseError
 from nncdbg.ir.names import fresh_name
 from nncdbg.ir.records import Graph, Literal, Node, Program, Reference, StateLine, TensorType, Value
 from nncdbg.textual_repr import parse, print_program
-from nncdbg.textual_repr.groups import groups_of, in_order_of_groups
 from nncdbg.textual_repr.parser import parse_with_listing
+from nncdbg.textual_repr.passed_values import listed_values, with_passed_values_last
 from nncdbg.textual_repr.printer import COLUMNS, listing
 from tests.laws import examples
 
@@ -105,7 +105,7 @@ def test_the_same_lists_in_another_order_are_written_out() -> None:
     text = changed.text()
     assert "graph @forward(%x: f32[2]) -> (%loss: f32[2], %h4: f32[2]" in text
     assert parse(text) == changed
-    assert in_order_of_groups(changed).graphs == program.graphs
+    assert with_passed_values_last(changed).graphs == program.graphs
 
 
 # (a line of STEP, what replaces it, the message)
@@ -313,15 +313,15 @@ def steps(draw: st.DrawFn) -> Program:
 @examples(200)
 def test_groups_are_exact(program: Program) -> None:
     assert parse(program.text()) == program
-    ordered = in_order_of_groups(program)
+    ordered = with_passed_values_last(program)
     text = ordered.text()
     assert parse(text) == ordered
     assert parse(text).text() == text
-    assert in_order_of_groups(ordered) == ordered
+    assert with_passed_values_last(ordered) == ordered
     for name, graph in program.graphs.items():
         assert set(names(graph.inputs)) == set(names(ordered.graphs[name].inputs))
         assert set(names(graph.outputs)) == set(names(ordered.graphs[name].outputs))
-    assert groups_of(ordered).keys() >= groups_of(program).keys()
+    assert listed_values(ordered).keys() >= listed_values(program).keys()
 
 
 def test_the_text_of_each_example_is_short() -> None:
