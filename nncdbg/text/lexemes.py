@@ -258,7 +258,7 @@ class Prefixes:
         return self._find_local(name) or self._find_prefixed(name) or name_text(name)
 
     def _find_local(self, name: str) -> str:
-        """Return the name as `.rest` if it is below the module, and no shorter spelling exists; else empty."""
+        """Return the name as `.rest` if it is below the module and has no shorter spelling; else empty."""
         module = self.module
         if not module or not name.startswith(module) or name[len(module) : len(module) + 1] not in ("/", "."):
             return ""

@@ -89,7 +89,7 @@ def _usual_overload(domain: str, name: str) -> str:
 
 
 def without_overload(op: str) -> str:
-    """Return ``aten.add`` for ``aten.add.Tensor``: an operator in program text, without its usual overload."""
+    """Return ``aten.add`` for ``aten.add.Tensor``: an operator as program text spells it."""
     parts = op.split(".")
     if len(parts) != 3 or parts[0] not in ("aten", "prims") or parts[2] != _usual_overload(*parts[:2]):
         return op

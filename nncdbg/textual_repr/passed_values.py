@@ -212,7 +212,7 @@ def _callees_first(graphs: Mapping[str, Graph]) -> list[str]:
 
 
 def _calls(graphs: Mapping[str, Graph], name: str) -> Iterator[str]:
-    return iter([node.called for node in graphs[name].nodes if node.called in graphs])  # type: ignore[misc]
+    return (called for node in graphs[name].nodes if (called := node.called) is not None and called in graphs)
 
 
 _version = re.compile(r"\.[0-9]+\Z")
@@ -229,8 +229,9 @@ def state_attributes(graphs: Mapping[str, Graph], entry: str, states: Container[
         node = next(stack[-1], None)
         if node is None:
             stack.pop()
-        elif node.called in graphs and len(stack) <= len(graphs):
-            stack.append(iter(graphs[node.called].nodes))  # type: ignore[index]
+        elif (called := node.called) is not None and called in graphs:
+            if len(stack) <= len(graphs):
+                stack.append(iter(graphs[called].nodes))
         elif node.kind is not Kind.UPDATE:
             for value in node.outputs:
                 attribute = _version.sub("", value.name)
