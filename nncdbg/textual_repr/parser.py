@@ -48,7 +48,7 @@ from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.literals import filled
-from nncdbg.textual_repr.passed_values import Expansion
+from nncdbg.textual_repr.passed_values import PassedValues
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
     Block,
@@ -453,7 +453,7 @@ class TextParser(ProgramLines):
         """Return the graphs with the values that ``...`` stands for; raise the errors in them."""
         if not self.listed:
             return self.graphs
-        expansion = Expansion(self.graphs, self.listed, next(iter(self.graphs)), self.state_lines)
+        expansion = PassedValues(self.graphs, self.listed, next(iter(self.graphs)), self.state_lines)
         for use in self.deferred:
             if use.mark.name in expansion.missing:
                 message = f"{shown(use.mark.name)} is not defined, and no call above returns it"

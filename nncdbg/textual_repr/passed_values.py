@@ -1,8 +1,8 @@
 """Values that pass between graphs under their own names, written as ``...``.
 
 A training step passes hundreds of values from its forward to its backward pass, and a gradient for each
-parameter to its optimizer.  In the text, ``...`` at the end of a list of inputs, outputs or operands stands
-for the values that pass under the name that their statement gave them:
+parameter to its optimizer.  In the text, ``...`` at the end of a list of inputs, outputs or operands is short
+for the values that pass under their own names:
 
 - the inputs ``...`` of a graph are the names that the graph reads and does not define, in the order of use;
 - its outputs ``...`` are the names that it or the graphs that it calls define and that graphs around it
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 # -- passed values ---------------------------------------------------------------------------------
 
 
-class Expansion:
+class PassedValues:
     """The graphs of a text with their passed values.
 
     `graphs` have only the values before each ``...``; `listed` says which of them have it.  A name without a
@@ -181,8 +181,8 @@ def _homes(graphs: Mapping[str, Graph]) -> dict[str, _Home]:
         for node in graph.nodes:
             if node.kind is Kind.UPDATE:
                 continue
-            returned = graphs[node.called].outputs if node.called in graphs else ()
-            same = {value.name for value in returned}
+            called = graphs.get(node.called or "")
+            same = {value.name for value in called.outputs} if called is not None else set()
             for value in node.outputs:
                 if value.name in same or not value.name:
                     continue
@@ -252,7 +252,7 @@ def listed_values(program: Program) -> dict[str, Listed]:
     listed = chosen.listed()
     states = {state.value.name for state in program.states}
     while listed:
-        made = Expansion(chosen.reduced(listed), listed, program.entry, states).graphs()
+        made = PassedValues(chosen.reduced(listed), listed, program.entry, states).graphs()
         wrong = {name for name in program.graphs if made[name] != program.graphs[name]}
         if not wrong:
             break
@@ -272,7 +272,7 @@ def with_passed_values_last(program: Program) -> Program:
     if not listed:
         return program
     states = {state.value.name for state in program.states}
-    expansion = Expansion(chosen.reduced(listed), listed, program.entry, states)
+    expansion = PassedValues(chosen.reduced(listed), listed, program.entry, states)
     made = expansion.graphs()
     same = all(_equal_sets(made[name], graph) for name, graph in program.graphs.items())
     return replace(program, graphs=made) if same and not expansion.missing else program
