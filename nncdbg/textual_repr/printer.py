@@ -15,10 +15,12 @@ from functools import lru_cache
 from os.path import commonprefix
 from typing import Any
 
+from nncdbg.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.escaping import printable
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import defined
 from nncdbg.ir.records import (
+    Array,
     BackwardLine,
     Constant,
     Graph,
@@ -195,8 +197,16 @@ _INDENT = "    "
 """Additional indentation of the further lines of a statement."""
 
 _before_op = re.compile(rf'(?:[^"=]|{STRING})*? = (?!data\()(?=[@"A-Za-z_][^ ]*\()').match
-_SHORT_ARRAY = 4
-"""Maximum number of elements of an array that surely fits on a line."""
+_ONE_LINE = (Kind.OP, Kind.CALL)
+
+_FLOAT_COLUMNS = 17
+"""Maximum number of columns of an f32 with its separator."""
+
+_PER_LINE = 8
+"""Number of elements on each line of a long list."""
+
+_WIDE = frozenset(("f64", "str", *COMPLEX))
+"""Types with elements of more than 20 columns."""
 
 _piece = re.compile(rf'(?:{STRING}|\[[^\[\]"\s]{{1,60}}\]|[^\s",]|")+,?|,')
 _clause = (":", "loc(", "|", "->")
@@ -207,7 +217,7 @@ def wrapped(text: str, indent: str = "", located: str = "") -> list[str]:
 
     `located` is the text with its location, which is not counted, so that it moves no line.
     """
-    head = _before_op(text)
+    head = None if " = " in text[: _FIRST - 1 - len(indent)] else _before_op(text)
     apart = head is not None and len(indent) + head.end() >= _FIRST
     if not apart and len(indent) + len(text) <= COLUMNS:
         return [indent + (located or text)]
@@ -239,22 +249,21 @@ def _breaks(text: str) -> Iterator[int]:
             yield start
 
 
-def _may_be_long(node: Node) -> bool:
-    """Return whether a statement may need several lines; False only if it surely does not."""
-    if node.placement is not None:
-        return True
-    outputs = sum(len(value.name) + 3 for value in node.outputs)
-    columns = 40 + len(node.op) + outputs + 24 * len(node.outputs)
+def _most_columns(node: Node) -> int:
+    """Return a number of columns that the op, its arguments and its types surely do not exceed."""
+    columns = len(node.op) + 8
+    for value in node.outputs:
+        columns += 3 if value.type is None else len(print_type(value.type)) + 2
     for operand in node.inputs:
-        columns += len(operand) + 3 if isinstance(operand, str) else 24
+        columns += len(operand) + 5 if isinstance(operand, str) else 24
     for key, value in node.attributes.items():
         if isinstance(value, str):
             columns += len(key) + 4 * len(value) + 5
         elif isinstance(value, (bool, int, float)) or (isinstance(value, tuple) and len(value) <= 4):
             columns += len(key) + len(repr(value)) + 5
         else:
-            return True
-    return columns > COLUMNS or outputs + 2 * len(node.outputs) + 12 >= _FIRST
+            return COLUMNS + 1
+    return columns
 
 
 # -- printer ---------------------------------------------------------------------------------------
@@ -328,19 +337,32 @@ def print_statement(
         states = [operand_text(state.name, prefixes) for state in node.outputs]
         return f"update {_pairs(states, node.inputs, prefixes)}{where}"
     inputs, outputs = (None, None) if listed is None else (listed.inputs, listed.outputs)
-    results = [_result(value.name, prefixes) for value in node.outputs[:outputs]]
+    results = _results(node.outputs[:outputs], prefixes)
     if outputs is not None:
-        results.append(ELLIPSIS)
+        results += f"{', ' if results else ''}{ELLIPSIS}"
     if kind is Kind.CALL and (saved := node.attributes.get("saved")) is not None:
         node = replace(node, attributes={})
-        results.append(f"saved {operand_text(str(saved), prefixes)}")
+        results += f"{', ' if results else ''}saved {operand_text(str(saved), prefixes)}"
     text = _application(node, prefixes, inputs)
     types = _types_behind(node.outputs[:outputs])
-    return f"{', '.join(results)} = {text}{types}{where}" if results else f"{text}{where}"
+    return f"{results} = {text}{types}{where}" if results else f"{text}{where}"
 
 
-def _result(name: str, prefixes: Prefixes) -> str:
-    return f"%{prefixes.spell(name)}" if name else "_"
+def _results(values: Sequence[Value], prefixes: Prefixes) -> str:
+    return ", ".join([f"%{prefixes.spell(value.name)}" if value.name else "_" for value in values])
+
+
+def _outputs_line(node: Node, prefixes: Prefixes) -> str:
+    """Return the first line of a statement that has its outputs on a line of their own."""
+    return f"{_results(node.outputs, prefixes)} ="
+
+
+def _call_line(node: Node, locations: bool, prefixes: Prefixes) -> str:
+    """Return the second line of a statement that has its outputs on a line of their own."""
+    return print_statement(replace(node, outputs=()), False, prefixes) + (
+        _types_behind(node.outputs)
+        + (f" {location_text(node.location, prefixes)}" if locations and node.location is not None else "")
+    )
 
 
 def _types_behind(values: Sequence[Value]) -> str:
@@ -512,6 +534,22 @@ def _constant_text(constant: Constant, prefixes: Prefixes) -> str:
     return f"{value_text(constant.value, prefixes.spell)} = {text}"
 
 
+def _array_head(constant: Constant, prefixes: Prefixes) -> str:
+    """Return the first line of an array that has lines of its own."""
+    return f"{value_text(constant.value, prefixes.spell)} ="
+
+
+def _array_line(array: Array, first: int) -> str:
+    """Return the line with the elements from number `first` on, with the brackets around them."""
+    sizes = list(itertools.accumulate(reversed(array.shape), int.__mul__))
+    texts = []
+    for at in range(first, min(first + _PER_LINE, array.size)):
+        opened = "[" * sum(at % size == 0 for size in sizes)
+        closed = "]" * sum((at + 1) % size == 0 for size in sizes)
+        texts.append(f"{opened}{array_text(array.reshape(-1)[at])}{closed}")
+    return ", ".join(texts) + ("" if first + _PER_LINE >= array.size else ",")
+
+
 def _data_text(data: Inline | Reference, prefixes: Prefixes, name: str | None = None) -> str:
     """Return a literal, ``data("key")``, or ``data`` for the key `name`."""
     if data == Reference(name or ""):
@@ -653,12 +691,53 @@ class _Output:
         return first
 
     def put_statement(self, node: Node) -> int:
+        """Add a statement; if it surely fits one line, or two, they are written on first access."""
         listed = self.listed.get(node.called or "")
-        if listed is None and not _may_be_long(node):
-            return self.put_later(print_statement, node, self.locations, self.own)
+        indent = 2 * len(self.stack)
+        if (
+            listed is None
+            and node.kind in _ONE_LINE
+            and node.placement is None
+            and "saved" not in node.attributes
+        ):
+            call = _most_columns(node)
+            front = indent + sum(len(value.name) + 5 for value in node.outputs) + 1
+            if front >= _FIRST:
+                front = indent + len(_results(node.outputs, self.own)) + 3
+            if front < _FIRST and front + call <= COLUMNS:
+                return self.put_later(print_statement, node, self.locations, self.own)
+            if _FIRST <= front <= COLUMNS and indent + len(_INDENT) + call <= COLUMNS:
+                first = self.put_later(_outputs_line, node, self.own)
+                self.lines.append((" " * indent + _INDENT, _call_line, (node, self.locations, self.own)))
+                self.wrapped[first + 1] = first
+                return first
         text = print_statement(node, False, self.own, listed)
         shown = self.locations and node.location is not None
         return self.put_wrapped(text, print_statement(node, True, self.own, listed) if shown else "")
+
+    def put_constant(self, constant: Constant) -> None:
+        """Add a constant; a long list of numbers has lines of eight."""
+        data = constant.data
+        if not isinstance(data, Inline):
+            self.put_later(_constant_text, constant, self.own)
+            return
+        array = data.array
+        is_float = name_of(array.dtype) in FLOATS and array.itemsize <= 4
+        columns = len(constant.value.name) + 30 + _FLOAT_COLUMNS * array.size
+        if array.size == 1 or (is_float and columns <= COLUMNS):
+            self.put_later(_constant_text, constant, self.own)
+        elif (
+            array.size
+            and array.ndim
+            and name_of(array.dtype) not in _WIDE
+            and (is_float or array.size > _PER_LINE)
+        ):
+            first = self.put_later(_array_head, constant, self.own)
+            for at in range(0, array.size, _PER_LINE):
+                self.lines.append(("  " * len(self.stack) + _INDENT, _array_line, (array, at)))
+                self.wrapped[len(self.lines)] = first
+        else:
+            self.put_wrapped(_constant_text(constant, self.own))
 
     def put_later(self, write: Callable[..., str], *arguments: Any) -> int:
         """Add a line that `write` makes from the arguments on first access; return its number."""
@@ -677,17 +756,18 @@ class _Output:
         if node is not None:
             self.comment(graph.comment, "##!")
         for constant in graph.constants:
-            if isinstance(constant.data, Inline) and constant.data.array.size > _SHORT_ARRAY:
-                self.put_wrapped(_constant_text(constant, self.own))
-            else:
-                self.put_later(_constant_text, constant, self.own)
+            self.put_constant(constant)
 
     def advance(self, block: _Open) -> None:
         """Print the next statement of the innermost block, or close the block."""
         if block.pc == len(block.graph.nodes):
             count = self.listed.get(block.graph.name, Listed()).outputs
-            text = _terminator_text(block.graph, block.node, self.own, count)
-            block.lines.append(self.put_wrapped(text))
+            arguments = (block.graph, block.node, self.own, count)
+            names = sum(len(value.name) + 5 for value in block.graph.outputs)
+            if block.node is None and block.graph.end is None and names + 9 <= COLUMNS:
+                block.lines.append(self.put_later(_terminator_text, *arguments))
+            else:
+                block.lines.append(self.put_wrapped(_terminator_text(*arguments)))
             self.close(block)
             return
         node = block.graph.nodes[block.pc]
