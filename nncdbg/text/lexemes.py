@@ -233,6 +233,8 @@ class Prefixes:
 
     def _written_in_full(self, match: re.Match[str]) -> str:
         if match["local"] is not None:
+            if not self.module:
+                return match[0]
             return f"%{name_text(self.full(match['local']))}"
         if match["name"] is None:
             return match[0]

@@ -256,11 +256,13 @@ def _most_columns(node: Node) -> int:
         columns += 3 if value.type is None else len(print_type(value.type)) + 2
     for operand in node.inputs:
         columns += len(operand) + 5 if isinstance(operand, str) else 24
-    for key, value in node.attributes.items():
-        if isinstance(value, str):
-            columns += len(key) + 4 * len(value) + 5
-        elif isinstance(value, (bool, int, float)) or (isinstance(value, tuple) and len(value) <= 4):
-            columns += len(key) + len(repr(value)) + 5
+    for key, attribute in node.attributes.items():
+        if isinstance(attribute, str):
+            columns += len(key) + 4 * len(attribute) + 5
+        elif isinstance(attribute, (bool, int, float)) or (
+            isinstance(attribute, tuple) and len(attribute) <= 4
+        ):
+            columns += len(key) + len(repr(attribute)) + 5
         else:
             return COLUMNS + 1
     return columns

@@ -11,6 +11,8 @@ import nncdbg
 from nncdbg.engine.frontends.listing import without_defaults
 from nncdbg.engine.ops.schema import schema, schema_names, versions_of
 from nncdbg.ir.records import Graph, Node, Program, Value
+from nncdbg.presentation.listing_window import LineMarks, window
+from nncdbg.text.short_names import NO_NAMES
 from nncdbg.textual_repr import parse
 
 
@@ -66,3 +68,22 @@ def test_an_op_has_the_same_attributes_without_those_equal_to_defaults(name: str
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, (int, float, str, tuple))
+
+
+VIEWS = """graph @main(%x: f32[2,3]) -> (%y: f32[3,2]) {
+  %d = aten.detach(%x) : f32[2,3]
+  %t = aten.t(%x) : f32[3,2]
+  %u = aten.t(%t) : f32[2,3]
+  %y = aten.relu(%t) : f32[3,2]
+  %s = aten.exp(%x) : f32[2,3]
+  return %y
+}
+"""
+
+
+def test_the_views_that_nothing_reads_are_marked_and_can_be_left_out() -> None:
+    shown = parse(VIEWS).as_listing()
+    assert shown.unread == {2, 4}
+    texts = window(shown, range(1, 9), LineMarks(arrows={4: "->"}), 80, NO_NAMES, hidden=shown.unread)
+    numbers = [int(text.plain.split()[0 if text.plain[1] == " " else 1]) for text in texts]
+    assert numbers == [1, 3, 4, 5, 6, 7, 8]
