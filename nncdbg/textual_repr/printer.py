@@ -665,7 +665,8 @@ class _Output:
             self.put(f"{prefix} {line}" if line and plain else prefix + (quote(line) if line else ""))
 
     def open(self, graph: Graph, path: Path, node: Node | None) -> None:
-        self.headers[path] = len(self.lines)
+        last = len(self.lines)
+        self.headers[path] = self.wrapped.get(last, last)
         self.stack.append(_Open(graph, path, node))
         if node is not None:
             self.comment(graph.comment, "##!")
