@@ -9,7 +9,7 @@ import heapq
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from os.path import commonprefix
@@ -74,7 +74,7 @@ def chosen_prefixes(program: Program) -> dict[str, str]:
     They depend on the names alone, so a model has the same text in every run.
     """
     uses = Counter(name for name in _used_names(program) if len(name) > LONG)
-    prefixes = _best(uses)
+    prefixes = _best(uses, {f"{state.value.name}." for state in program.states})
     last = {prefix: _last(prefix) for prefix in prefixes}
     words = {prefix: _label_candidates(prefix) for prefix in prefixes}
     labels: dict[str, str] = {}
@@ -101,15 +101,19 @@ def _used_names(program: Program) -> Iterator[str]:
                     yield operand
 
 
-def _best(uses: Counter[str]) -> list[str]:
-    """Return the prefixes, chosen greedily by the additional columns that each saves."""
+def _best(uses: Counter[str], states: Container[str]) -> list[str]:
+    """Return the prefixes, chosen greedily by the additional columns that each saves.
+
+    `states` are the prefixes of the attributes of one state, whose names are better read in full.
+    """
     inside: Counter[str] = Counter()
     for name, count in uses.items():
         inside[folder(name)] += count
     below: defaultdict[str, list[str]] = defaultdict(list)
     for innermost in inside:
         for prefix in folders(innermost + "x"):
-            below[prefix].append(innermost)
+            if prefix not in states:
+                below[prefix].append(innermost)
     for prefix in list(below):
         if len(prefix) * sum(inside[each] for each in below[prefix]) < _LEAST:
             del below[prefix]  # It saves too little in the best case.
