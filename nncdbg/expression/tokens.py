@@ -10,7 +10,7 @@ from itertools import islice
 from nncdbg.errors import ExpressionError
 from nncdbg.expression import nodes
 from nncdbg.expression.nodes import MAX_DEPTH, fault
-from nncdbg.text.lexemes import BARE, PREFIXED, STRING, Flaw, name_text, unquote
+from nncdbg.text.lexemes import BARE, LOCAL, PREFIXED, STRING, Flaw, name_text, unquote
 from nncdbg.text.short_names import ELLIPSIS, Scopes, choices, meant, nearest_name, written_name
 
 MAX_TEXT = 10_000
@@ -59,7 +59,8 @@ WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9]{1,18}\b", re.ASCII)
 _BARE_NAME = re.compile(rf"(?:{BARE}|{ELLIPSIS})+")
 _odd_name = re.compile(r"[^\s,()\[\]{}\"']+")
-_PREFIXED_NAME = re.compile(PREFIXED)
+_PREFIXED_NAME = re.compile(f"{PREFIXED}|{LOCAL}")
+_LOCAL_NAME = re.compile(LOCAL)
 KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
 _STRING = re.compile(rf"{STRING}|'(?:[^'\\]|\\.)*'")
 
@@ -202,6 +203,8 @@ class Tokens:
             raise self.unknown_name(name, start, self.position)
         if (written := self.prefixed_name()) is not None:
             return written
+        if (local := _LOCAL_NAME.match(self.text, self.position)) is not None:
+            raise self.unknown_name(local[0], start, local.end())
         match = _BARE_NAME.match(self.text, self.position)
         if match is None:
             hint = 'quote a name with special characters: %"conv:0"'
@@ -237,7 +240,7 @@ class Tokens:
         raise self.unknown_name(run, start, match.end())
 
     def prefixed_name(self) -> str | None:
-        """Read the longest `label::rest` that is a name in the program's text; return the full name."""
+        """Read the longest `label::rest` or `.rest` that is a name in the text; return the full name."""
         match = _PREFIXED_NAME.match(self.text, self.position)
         names = self._names() if match is not None and self._names is not None else None
         if match is None or not isinstance(names, Scopes):

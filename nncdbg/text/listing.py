@@ -74,6 +74,8 @@ class Listing:
     prefixes: Prefixes = field(default=NO_PREFIXES, compare=False)
     wrapped: Mapping[int, int] = field(default_factory=dict, compare=False)
     """Maps the further lines of statements of several lines to the first."""
+    unread: frozenset[int] = field(default=frozenset(), compare=False)
+    """The lines of views that no statement reads."""
 
     @cached_property
     def _sites(self) -> dict[int, Site]:
@@ -123,6 +125,10 @@ class Listing:
     def full_line(self, line: int) -> str:
         """Return the statement that begins at `line` with the names in full, with all its lines in one."""
         return self._graph_prefixes(line).full_line(self.statement(line))
+
+    def unprefixed(self, line: int) -> str:
+        """Return the statement that begins at `line` in one line, without the labels of prefixes."""
+        return self.prefixes.full_line(self.statement(line))
 
     def full_lines(self) -> Sequence[str]:
         """Return all lines with the names in full."""

@@ -228,7 +228,7 @@ class Values:
                 [name for frame in reversed(frames) for name in frame.code.slot_of],
                 self.program_names,
             ),
-            self.prefixes.find,
+            self.prefixes.within(str(selected.code.path[0])).find,
         )
 
     def value(self, name: str) -> Array:
