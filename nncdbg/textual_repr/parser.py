@@ -117,7 +117,12 @@ def plain_statement(
 
 
 _open_end = re.compile(r"[,(\[=][ \t\r]*\Z").search
+_string = re.compile(STRING)
 _wrapped_start = re.compile(r"[ \t]*(?::|loc\(|\||\)|->|\{)").match
+
+
+def _has_comment(line: str) -> bool:
+    return "#" in line and "#" in _string.sub("", line)
 
 
 def last_line(lines: Sequence[str], first: int) -> int:
@@ -129,7 +134,7 @@ def last_line(lines: Sequence[str], first: int) -> int:
     last, indent = first, -1
     while last + 1 < len(lines):
         line, after = lines[last], lines[last + 1]
-        if _open_end(line) is None and _wrapped_start(after) is None:
+        if (_open_end(line) is None and _wrapped_start(after) is None) or _has_comment(line):
             break
         if indent < 0:
             if line.lstrip().startswith("#"):
@@ -442,12 +447,11 @@ class TextParser(ProgramLines):
                 self.line(lines[index], index + 1)
                 self.behind[index] = index + 1
         for start in starts:
-            ends = (index for index in range(start, len(lines)) if lines[index].lstrip().startswith("}"))
-            self.behind[start] = end = next(ends, len(lines) - 1) + 1
+            self.behind[start] = end = _end_of_states(lines, start)
             index = start
             while index < end:
-                last = last_line(lines, index)
-                index = self.one(index, last)
+                index = self.one(index, last_line(lines, index))
+            self.close_states()
 
     def complete_graphs(self) -> dict[str, Graph]:
         """Return the graphs with the values that ``...`` stands for; raise the errors in them."""
@@ -473,6 +477,7 @@ class TextParser(ProgramLines):
     def finish(self) -> None:
         """Finish the text: check open blocks and calls, and raise the errors found."""
         self.close_unclosed(len(self.lines))
+        self.close_states()
         graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
         for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions(), self.listed):
             self.report(line, flaw)
@@ -506,11 +511,13 @@ class TextParser(ProgramLines):
             start = cursor.blank()
             if text.startswith("#", start):
                 self.remark(text, start, number)
-            elif self.in_states and start < len(text):
+            elif self.in_states and start < len(text) and cursor.peek_word() not in ("graph", "states"):
                 self.in_state_block(cursor, number)
             elif text.startswith("}", start):
                 self.close(cursor, number)
             elif start < len(text):
+                if self.in_states:
+                    self.close_states()
                 reader = _READERS.get(cursor.peek_word())
                 if reader is None:
                     self.statement(cursor, number)
@@ -575,6 +582,16 @@ _first_word = re.compile(r"[ \t]*([a-z]+)").match
 def _word_of(line: str) -> str:
     match = _first_word(line)
     return match[1] if match is not None else ""
+
+
+def _end_of_states(lines: Sequence[str], start: int) -> int:
+    """Return the index behind the block of states that begins at `start`."""
+    for index in range(start + 1, len(lines)):
+        if lines[index].lstrip().startswith("}"):
+            return index + 1
+        if _word_of(lines[index]) in ("graph", "states"):
+            return index
+    return len(lines)
 
 
 def _comment(rest: str) -> str:

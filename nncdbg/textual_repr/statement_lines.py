@@ -187,6 +187,15 @@ class StatementLines:
             self.leave_block(block, broken=True)
         self.too_deep = False
 
+    def close_states(self) -> None:
+        """Report an open block of states."""
+        if self.in_states:
+            text = self.text_of(self.in_states)
+            flaw = Flaw("this block is not closed", len(text.rstrip()) - 1, 1, "add } behind its last state")
+            self.report(self.in_states, flaw)
+            self.in_states = 0
+            self.prefixes = self.prefixes.within("")
+
     def resolve(self, names: Names, number: int) -> None:
         """Record the used names that are not defined so far."""
         block = self.block
@@ -241,7 +250,9 @@ class StatementLines:
             self.open_broken(None if word == "graph" else block, text, number)
         elif word in ENDS.values():
             return
-        elif word == "state" and (spelled := _value_name.search(text)) is not None:
+        elif word == "states" and opens:
+            self.in_states = number
+        elif (word == "state" or self.in_states) and (spelled := _value_name.search(text)) is not None:
             self.state_lines.setdefault(self.salvaged_name(spelled[1]), number)
         elif "=" in text:
             self.take_names(text.split("=")[0], number)
@@ -252,6 +263,8 @@ class StatementLines:
         if outer is None:
             self.close_unclosed(number - 1)
         graph = "" if name is None else salvaged(name[1])
+        if outer is None:
+            self.prefixes = self.prefixes.within(graph)
         path = (graph,) if outer is None else self.nested_path(outer)
         if len(path) // 2 >= DEEPEST:
             self.report(number, self.nested_too_deeply(number))

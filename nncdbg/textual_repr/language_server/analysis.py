@@ -10,7 +10,6 @@ from functools import cached_property
 from nncdbg.ir.records import Constant, Graph, Node, Type, Value
 from nncdbg.text.lexemes import PREFIX_END, Flaw, Prefixes
 from nncdbg.text.types import parse_type
-from nncdbg.textual_repr.groups import Expansion, Group
 from nncdbg.textual_repr.language_server.graph_reading import (
     LOCAL_NAME,
     Closed,
@@ -32,6 +31,7 @@ from nncdbg.textual_repr.language_server.tokens import (
     tokens,
     type_of_definition,
 )
+from nncdbg.textual_repr.passed_values import Listed, PassedValues
 from nncdbg.textual_repr.resolution import Block
 
 
@@ -243,9 +243,9 @@ class Analysis:
         return chunk.reading.state_types.get(name)
 
     @cached_property
-    def passed(self) -> PassedValues:
+    def passed(self) -> ValuesBetweenGraphs:
         """Return the values that graphs pass to each other under their own names."""
-        return PassedValues(self.graphs, self.states)
+        return ValuesBetweenGraphs(self.graphs, self.states)
 
     def tracked_graphs(self, line: int) -> list[Chunk]:
         """Return the graphs whose values a ``track`` line may name: that of its run, then those it calls."""
@@ -374,7 +374,7 @@ class Analysis:
         return header + [site.span for site in self.calls_of(name)]
 
 
-class PassedValues:
+class ValuesBetweenGraphs:
     """The values that graphs pass to each other under their own names, by ``...``.
 
     `homes` maps their names to the graphs that define them.  `missing` are names that no call returns.
@@ -382,16 +382,16 @@ class PassedValues:
 
     def __init__(self, graphs: Mapping[str, Chunk], states: Collection[str]) -> None:
         blocks = {name: chunk.block for name, chunk in graphs.items() if chunk.block is not None}
-        self._groups = {name: block.group for name, block in blocks.items() if block.group is not None}
+        self._listed = {name: block.listed for name, block in blocks.items() if block.listed is not None}
         self.homes: dict[str, Chunk] = {}
         self.missing: Collection[str] = ()
         self._graphs: dict[str, Graph] = {}
-        if not self._groups:
+        if not self._listed:
             return
         written = {name: block.graph() for name, block in blocks.items()}
-        expansion = Expansion(written, self._groups, next(iter(graphs)), states)
-        self.missing = expansion.missing
-        self._graphs = expansion.graphs()
+        passed = PassedValues(written, self._listed, next(iter(graphs)), states)
+        self.missing = passed.missing
+        self._graphs = passed.graphs()
         read = {name for chunk in graphs.values() for name in chunk.reading.deferred_names}
         for graph, chunk in graphs.items():
             for name in passed_names(blocks[graph], read, blocks):
@@ -399,12 +399,12 @@ class PassedValues:
 
     def inputs(self, graph: str) -> list[Value]:
         """Return the values that ``...`` stands for in the inputs of a graph."""
-        count = self._groups.get(graph, Group()).inputs
+        count = self._listed.get(graph, Listed()).inputs
         return [] if count is None else list(self._graphs[graph].inputs[count:])
 
     def outputs(self, graph: str) -> list[Value]:
         """Return the values that ``...`` stands for in the outputs of a graph."""
-        count = self._groups.get(graph, Group()).outputs
+        count = self._listed.get(graph, Listed()).outputs
         return [] if count is None else list(self._graphs[graph].outputs[count:])
 
 

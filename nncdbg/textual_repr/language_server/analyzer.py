@@ -19,7 +19,6 @@ from nncdbg.ir.records import Graph, Type, Value
 from nncdbg.ir.streams import scheduled
 from nncdbg.presentation.schedules import ScheduleWording
 from nncdbg.text.lexemes import NO_PREFIXES, Flaw, Prefixes, name_text
-from nncdbg.textual_repr.groups import Group
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk, passed_names
 from nncdbg.textual_repr.language_server.graph_reading import (
     AnalysisMemory,
@@ -39,6 +38,7 @@ from nncdbg.textual_repr.language_server.inference import (
 )
 from nncdbg.textual_repr.language_server.tokens import Problem, Span, problem_of, whole_line
 from nncdbg.textual_repr.parser import parse
+from nncdbg.textual_repr.passed_values import Listed
 from nncdbg.textual_repr.resolution import Suggestions, backward_signatures, shown, wrong_calls, wrong_tracks
 from nncdbg.textual_repr.statements import NameSpan
 
@@ -391,9 +391,9 @@ def _problems_between(
     }
     backwards = [line for chunk in chunks for line in chunk.reading.backwards]
     records |= backward_signatures(backwards, records)
-    groups: dict[str, Group] = {}
+    groups: dict[str, Listed] = {}
     for chunk in chunks:
-        groups = chunk.reading.groups | groups
+        groups = chunk.reading.listed | groups
     called: set[str] = set()
     for chunk in chunks:
         for number, flaw in wrong_calls(chunk.reading.calls, records, broken, suggestions, groups):

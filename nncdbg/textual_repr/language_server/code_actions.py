@@ -73,7 +73,7 @@ def callee_at(analysis: Analysis, line: int) -> Chunk | None:
     block = callee.block
     if block is None or not block.end or callee.reading.broken or callee.reading.problems:
         return None
-    if block.group is not None:
+    if block.listed is not None:
         return None  # The names that it passes must not change.
     fits = len(node.inputs) == len(block.inputs) and len(node.outputs) == len(block.outputs)
     return callee if fits and None not in node.inputs else None

@@ -286,7 +286,7 @@ def endings(target: CompletionTarget, word: str, block: Block) -> Iterator[types
     if word == "return":
         spell = target.place.spell
         values = [f"%{spell(value.name)}" for value in block.outputs]
-        if block.group is not None and block.group.outputs is not None:
+        if block.listed is not None and block.listed.outputs is not None:
             values.append(ELLIPSIS)
         text = f"{word} {', '.join(values)}".rstrip()
     yield target.item(text, _Kind.Keyword, "the last line of the block", rank=2)

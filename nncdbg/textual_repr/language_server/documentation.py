@@ -26,7 +26,6 @@ from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import ELLIPSIS, Prefixes, name_text, op_text
 from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import print_type, value_text
-from nncdbg.textual_repr.groups import Group
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.document import ColumnEncoding, Place
 from nncdbg.textual_repr.language_server.tokens import (
@@ -38,6 +37,7 @@ from nncdbg.textual_repr.language_server.tokens import (
     stream_at,
     tokens,
 )
+from nncdbg.textual_repr.passed_values import Listed
 from nncdbg.textual_repr.resolution import shown
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _graph(place: Place, chunk: Chunk) -> str:
     signature = chunk.signature
     if signature is None:
         return f"```nnc\n{_short(chunk.lines[0].strip())}\n```"
-    group = (chunk.block.group if chunk.block is not None else None) or Group()
+    group = (chunk.block.listed if chunk.block is not None else None) or Listed()
     inputs, outputs = (
         ", ".join([*map(value_text, values), *([] if count is None else [ELLIPSIS])])
         for values, count in ((signature.inputs, group.inputs), (signature.outputs, group.outputs))

@@ -297,6 +297,7 @@ class GraphReading(TextParser):
         self._gather(index)
         self.blocks.append(self.block)
         self.close_unclosed(self.before + index)
+        self.close_states()
         self.graphs.clear()
         self.state_types |= {state.value.name: state.value.type for state in self.states}
         for block in reversed(self.opened):
