@@ -2,6 +2,7 @@
 
 import * as vscode from "vscode";
 import { install, selectPython, setUp } from "./environment/python";
+import { LISTING_FOLDS } from "./language/listingFolds";
 import { ChangedModels } from "./model/changes";
 import { openExample } from "./model/example";
 import { ModelEditor } from "./model/listing";
@@ -50,6 +51,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     vscode.languages.registerInlineValuesProvider([...TEXTS, ...SCRIPTS], values),
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, values),
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, new Summaries()),
+    vscode.languages.registerFoldingRangeProvider({ language: NNC, scheme: "debug" }, LISTING_FOLDS),
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
     ...registerSessionCommands(),

@@ -105,6 +105,7 @@ export const editor = {
   CallHierarchyIncomingCall: record("from", "fromRanges"),
   SelectionRange: record("range", "parent"),
   FoldingRange: record("start", "end", "kind"),
+  FoldingRangeKind: { Comment: 1, Imports: 2, Region: 3 },
   Hover: record("contents", "range"),
   CodeAction: record("title", "kind"),
   SemanticTokens: record("data", "resultId"),

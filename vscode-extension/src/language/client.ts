@@ -9,6 +9,7 @@ import { CAPABILITIES } from "./capabilities";
 import { editorDiagnostic } from "./conversion";
 import { synchronize } from "./documents";
 import { provide, type ServerCapabilities } from "./providers";
+import { dimsUnreadViews, onDimUnreadViewsChange } from "./unreadViews";
 
 export const SELECTOR: vscode.DocumentSelector = [{ language: "nnc", scheme: "file" }, { language: "nnc", scheme: "untitled" }];
 /** ms in which the server may exit. */
@@ -25,6 +26,8 @@ export class Client {
   private readonly process: ChildProcessWithoutNullStreams;
   private readonly connection: MessageConnection;
   private readonly diagnostics = vscode.languages.createDiagnosticCollection("nncdbg");
+  /** The diagnostics of the open documents. */
+  private readonly sent = new Map<string, Diagnostic[]>();
   private readonly listeners: vscode.Disposable[] = [this.diagnostics];
   private readonly exited: Promise<number | null>;
   private stopping = false;
@@ -63,9 +66,10 @@ export class Client {
 
   private async initialize(): Promise<void> {
     const { connection } = this;
-    connection.onNotification("textDocument/publishDiagnostics", (sent: { uri: string; diagnostics: Diagnostic[] }) =>
-      this.diagnostics.set(vscode.Uri.parse(sent.uri), sent.diagnostics.map(editorDiagnostic)),
-    );
+    connection.onNotification("textDocument/publishDiagnostics", (sent: { uri: string; diagnostics: Diagnostic[] }) => {
+      this.sent.set(sent.uri, sent.diagnostics);
+      this.showDiagnostics(sent.uri);
+    });
     for (const method of ["window/logMessage", "window/showMessage"]) {
       connection.onNotification(method, (sent: { message: string }) => this.output.appendLine(sent.message));
     }
@@ -81,11 +85,18 @@ export class Client {
     this.listeners.push(
       ...synchronize(SELECTOR, this.notify.bind(this)),
       ...provide(SELECTOR, capabilities, this.request.bind(this)),
+      onDimUnreadViewsChange(() => [...this.sent.keys()].forEach((uri) => this.showDiagnostics(uri))),
       vscode.workspace.onDidChangeWorkspaceFolders(({ added, removed }) => {
         const event = { added: added.map(folderOf), removed: removed.map(folderOf) };
         this.notify("workspace/didChangeWorkspaceFolders", { event });
       }),
     );
+  }
+
+  private showDiagnostics(name: string): void {
+    const uri = vscode.Uri.parse(name);
+    const shown = this.sent.get(name)?.filter(({ code }) => code !== "unread-view" || dimsUnreadViews(uri));
+    this.diagnostics.set(uri, shown?.map(editorDiagnostic));
   }
 
   private notify(method: string, params: object): void {

@@ -118,7 +118,8 @@ export function editorHint({ position, label, kind, textEdits }: lsp.InlayHint):
   });
 }
 
-const FOLDINGS: Record<string, vscode.FoldingRangeKind> = { comment: 1, imports: 2, region: 3 };
+/** The editor folds imports when it opens a text, by a default of this extension. */
+const FOLDINGS: Record<string, vscode.FoldingRangeKind> = { comment: 1, imports: 2, region: 3, "unread views": 2 };
 
 export function editorFolding({ startLine, endLine, kind }: lsp.FoldingRange): vscode.FoldingRange {
   return new vscode.FoldingRange(startLine, endLine, kind === undefined ? undefined : FOLDINGS[kind]);

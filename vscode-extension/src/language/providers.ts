@@ -3,6 +3,7 @@
 import * as vscode from "vscode";
 import type * as lsp from "vscode-languageserver-types";
 import * as convert from "./conversion";
+import { dimsUnreadViews } from "./unreadViews";
 
 /** The server's capabilities that have options. */
 export interface ServerCapabilities {
@@ -130,7 +131,10 @@ function structureProviders(selector: vscode.DocumentSelector, send: SendRequest
       provideWorkspaceSymbols: (query, token) => send("workspace/symbol", { query }, token, each(convert.editorWorkspaceSymbol)),
     }),
     languages.registerFoldingRangeProvider(selector, {
-      provideFoldingRanges: (document, _context, token) => send("textDocument/foldingRange", documentParams(document), token, each(convert.editorFolding)),
+      provideFoldingRanges: (document, _context, token) =>
+        send("textDocument/foldingRange", documentParams(document), token, (sent: lsp.FoldingRange[]) =>
+          sent.filter(({ kind }) => kind !== "unread views" || dimsUnreadViews(document.uri)).map(convert.editorFolding),
+        ),
     }),
     languages.registerSelectionRangeProvider(selector, {
       provideSelectionRanges(document, positions, token) {

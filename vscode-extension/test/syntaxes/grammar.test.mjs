@@ -70,7 +70,7 @@ const CASES = [
   ["  %enc.attn::Add: f32[4] = Relu(%h)", "::", "punctuation.separator.namespace"],
   ["  %enc.attn::Add: f32[4] = Relu(%h)", "Add", "variable.other"],
   ['  %y = Relu(%enc::"q:0") loc(node enc::n)', '"q:0"', "variable.other"],
-  ['  %y = Relu(%enc::"q:0") loc(node enc::n)', "n", "string.unquoted"],
+  ['  %y = Relu(%enc::"q:0") loc(node enc::n)', "node enc::n", "comment.block.location"],
   ["  %y: f32[4] = aten.relu(%x)", "relu", "support.function.op"],
   ["  %y: f32[4] = aten.relu(%x)", "aten.", "entity.name.namespace"],
   ['  %y: f32[4] = "data"(%x)', '"data"', "support.function.op"],
@@ -87,9 +87,19 @@ const CASES = [
   ["  %c: bool[2] = [true, false]", "true", "constant.language.boolean"],
   ["  %c: f32[] = 1e-06", "1e-06", "constant.numeric"],
   ["  %y: f32[4] = Op(%x, count=3, value=f32[2] [1.0, 2.0])", "count", "variable.parameter"],
-  ['  %y: f32[4] = Relu(%x) loc("net.py":12, node "/conv1/Conv")', "loc", "keyword.other.location"],
-  ['  %y: f32[4] = Relu(%x) loc("net.py":12, node "/conv1/Conv")', "node", "keyword.other.location"],
-  ['  %y: f32[4] = Relu(%x) loc("net.py":12, node "/conv1/Conv")', "/conv1/Conv", "string.quoted.double"],
+  ['  %y: f32[4] = Relu(%x) loc("net.py":12, node "/conv1/Conv")', "loc(", "comment.block.location"],
+  ['  %y: f32[4] = Relu(%x) loc("net.py":12, node "/conv1/Conv")', ":12, node ", "comment.block.location"],
+  ['  %y: f32[4] = Relu(%x) loc("net.py":12, node "/conv1/Conv")', '"/conv1/Conv"', "comment.block.location"],
+  ['  %y: f32[4] = Relu(%x) loc(node "a) b") | s2', "s2", "constant.numeric"],
+  ["  %.mm, ... = @layers.0(%x, ...) : f32[4], _", "%.mm", "variable.other"],
+  ["  %.mm, ... = @layers.0(%x, ...) : f32[4], _", "...", "keyword.operator.passed"],
+  ["  %.mm, ... = @layers.0(%x, ...) : f32[4], _", "f32", "storage.type"],
+  ["  %.mm, ... = @layers.0(%x, ...) : f32[4], _", "_", "constant.language.absent"],
+  ["states layers.0 {", "states", "storage.type"],
+  ["states layers.0 {", "layers.0", "entity.name.namespace"],
+  ["states layers.0 {", "{", "punctuation.section.block"],
+  ["state %w: f32[4] = data", "data", "keyword.other.data"],
+  ["      : f32[4] loc(node a)", "f32", "storage.type"],
   ["state %w: f32[4] = zeros for %v # why", "state", "storage.type"],
   ["state %w: f32[4] = zeros for %v # why", "zeros", "keyword.other.state"],
   ["state %w: f32[4] = zeros for %v # why", "# why", "comment.line.number-sign"],
@@ -108,6 +118,15 @@ const CASES = [
 for (const [line, part, scope] of CASES) {
   test(`${part} in ${line.trim()}`, () => assert.equal(scopeOf(line, part), scope));
 }
+
+test("a block of states ends at its brace or at the next graph", () => {
+  for (const end of ["}", ""]) {
+    const lines = tokens(`states a {\n  %.m: f32[4] = zeros for %.w\n  %.w: f32[4] = data\n${end}\ngraph @g() -> () {`);
+    assert.deepEqual(lines[1].find(([text]) => text === "zeros"), ["zeros", "keyword.other.state"]);
+    assert.deepEqual(lines[2].find(([text]) => text === "data"), ["data", "keyword.other.data"]);
+    assert.deepEqual(lines[4][0], ["graph", "storage.type.function"]);
+  }
+});
 
 test("an unfinished string ends with its line", () => {
   const [, second] = tokens('  %t: str[1] = "open\n  %y = Relu(%x)');
