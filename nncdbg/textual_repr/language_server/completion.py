@@ -67,6 +67,7 @@ class CompletionTarget:
     before: Sequence[Token]
     current: Token | None
     span: Span = field(init=False)
+    range: types.Range = field(init=False)
     typed: str = field(init=False)
     cut: bool = False
 
@@ -77,6 +78,7 @@ class CompletionTarget:
         self.typed = self.text[start:column]
         rest = (_rest_of_string if '"' in self.typed else _rest_of_word)(self.text, column)
         self.span = Span(self.place.line, start, rest.end() if rest is not None else column)
+        self.range = self.place.range(self.span)
 
     @property
     def text(self) -> str:
@@ -116,7 +118,7 @@ class CompletionTarget:
             detail=detail,
             sort_text=f"{rank}{order:05d}",
             filter_text=filtered,
-            text_edit=types.TextEdit(self.place.range(self.span), written),
+            text_edit=types.TextEdit(self.range, written),
             insert_text_format=types.InsertTextFormat.Snippet if as_snippet else None,
             data=data,
         )

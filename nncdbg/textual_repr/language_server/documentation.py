@@ -140,15 +140,19 @@ def register(server: NncServer) -> None:
 
 def _hover(place: Place, _: types.HoverParams) -> types.Hover | None:
     token = place.analysis.token_at(place.line, place.column)
-    words = _hover_text(place, token) if token is not None else None
+    words = hover_text(place)
     if token is None or words is None:
         return None
     content = types.MarkupContent(types.MarkupKind.Markdown, words)
     return types.Hover(content, place.range(Span(place.line, token.start, token.end)))
 
 
-def _hover_text(place: Place, token: Token) -> str | None:
+def hover_text(place: Place) -> str | None:
+    """Return what an editor shows about the token under a cursor; None for no token and most words."""
     analysis = place.analysis
+    token = analysis.token_at(place.line, place.column)
+    if token is None:
+        return None
     if token.kind == "value":
         mention = analysis.mention_at(place.line, token.start)
         definition = analysis.definition_of(place.line, mention) if mention is not None else None

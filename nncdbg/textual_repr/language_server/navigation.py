@@ -47,8 +47,8 @@ def register(server: NncServer) -> None:
     server.on_place(types.TEXT_DOCUMENT_PREPARE_RENAME, _prepare_rename)
     renaming = types.RenameOptions(prepare_provider=True)
     server.on_place(types.TEXT_DOCUMENT_RENAME, partial(_rename, server), options=renaming)
-    server.on_document(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, _document_symbols, [])
-    server.on_document(types.TEXT_DOCUMENT_FOLDING_RANGE, _folding_ranges, [])
+    server.on_document(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, lambda document, _: symbols(document), [])
+    server.on_document(types.TEXT_DOCUMENT_FOLDING_RANGE, lambda document, _: folding_ranges(document), [])
 
     def links(document: Document, _: types.DocumentLinkParams) -> list[types.DocumentLink]:
         roots = [to_fs_path(folder.uri) for folder in server.workspace.folders.values()]
@@ -64,7 +64,7 @@ def register(server: NncServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_SELECTION_RANGE)
     def selection(params: types.SelectionRangeParams) -> list[types.SelectionRange]:
         places = (server.place(params.text_document.uri, position) for position in params.positions)
-        return [_selection_range(place) for place in places if place is not None]
+        return [selection_range(place) for place in places if place is not None]
 
 
 # -- links to files --------------------------------------------------------------------------------
@@ -337,13 +337,12 @@ def _fits(wanted: str, name: str) -> bool:
 # -- outline ---------------------------------------------------------------------------------------
 
 
-def _document_symbols(document: Document, _: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+def symbols(document: Document) -> list[types.DocumentSymbol]:
+    """Return the outline of a text: its graphs and blocks of states."""
     analysis = document.analysis
-    symbols = [
-        _graph_symbol(document, analysis, chunk) for chunk in analysis.chunks if chunk.block is not None
-    ]
-    symbols += _state_symbols(document)
-    return sorted(symbols, key=lambda symbol: symbol.range.start.line)
+    found = [_graph_symbol(document, analysis, chunk) for chunk in analysis.chunks if chunk.block is not None]
+    found += _state_symbols(document)
+    return sorted(found, key=lambda symbol: symbol.range.start.line)
 
 
 def _state_symbols(document: Document) -> Iterator[types.DocumentSymbol]:
@@ -507,7 +506,8 @@ def _read(path: Path) -> list[str]:
 # -- folding and selection ranges ------------------------------------------------------------------
 
 
-def _folding_ranges(document: Document, _: types.FoldingRangeParams) -> list[types.FoldingRange]:
+def folding_ranges(document: Document) -> list[types.FoldingRange]:
+    """Return the folds of a text by their first lines."""
     lines = [*_blocks(document), *_comments(document), *_further(document), *_unread_views(document)]
     return sorted(lines, key=lambda found: found.start_line)
 
@@ -564,7 +564,8 @@ def _comments(document: Document) -> Iterator[types.FoldingRange]:
         first = -1
 
 
-def _selection_range(place: Place) -> types.SelectionRange:
+def selection_range(place: Place) -> types.SelectionRange:
+    """Return the token, the statement and the blocks around a cursor."""
     """Return nested ranges: the token, the line, the enclosing blocks from the inside out, the text."""
     document, analysis, line = place.document, place.analysis, place.line
     lines = analysis.lines
