@@ -30,6 +30,8 @@ RESERVED = frozenset(_WORDS.split()) | {
     "store",
     "prefix",
     "state",
+    "states",
+    "group",
     "update",
     "run",
     "evaluate",

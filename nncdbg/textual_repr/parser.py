@@ -13,6 +13,7 @@ from nncdbg.errors import ParseError, UsageError
 from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import all_defined
 from nncdbg.ir.records import (
+    GroupLine,
     Inline,
     Location,
     Node,
@@ -22,6 +23,7 @@ from nncdbg.ir.records import (
     StateLine,
     TensorType,
     Value,
+    zeros,
     zeros_like,
 )
 from nncdbg.process.collector import collector_paused
@@ -36,13 +38,14 @@ from nncdbg.text.lexemes import (
     Prefixes,
     UndeclaredPrefix,
     name_text,
+    nearest,
     quote,
 )
 from nncdbg.text.listing import Listing, driver_lines
 from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.literals import filled
+from nncdbg.textual_repr.groups import key_of, moment_name, states_of
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
     Block,
@@ -50,6 +53,7 @@ from nncdbg.textual_repr.resolution import (
     WrittenCall,
     WrittenTrack,
     backward_signatures,
+    shown,
     wrong_calls,
     wrong_tracks,
 )
@@ -221,7 +225,10 @@ class ProgramLines(StatementLines):
             if first is None:
                 first = zeros_like(value, of)
         if first is None:
-            raise cursor.flaw("expected `for`", self.zeros_hint(value.type))
+            first = zeros(value)
+        if first is None:
+            hint = "write a tensor of numbers with its sizes, such as f32[4], or zeros for %w"
+            raise cursor.flaw(f"zeros cannot make a {value.type}", hint)
         location = cursor.location()
         cursor.end()
         if isinstance(first, Node):
@@ -230,12 +237,72 @@ class ProgramLines(StatementLines):
         self.states.append(StateLine(value, first, of, self.take_comment()))
         self.define(names, number)
 
-    def zeros_hint(self, type: TensorType) -> str:
-        """Return the hint for ``zeros`` without ``for``: a state of the same type, or an op."""
-        like = [state.value.name for state in self.states if state.value.type == type]
-        if like:
-            return f"write the state it belongs to: zeros for %{name_text(like[-1])}"
-        return f"zeros belongs to a state, as in zeros for %w; without one, write {filled(type, 0)}"
+    def group(self, cursor: Cursor, number: int) -> None:
+        """Parse ``group %params = %w, %b`` or ``group %params = %encoder.*``."""
+        self.before_graphs("group")
+        line, names = read.group_line(cursor)
+        cursor.end()
+        self.check_group(names, line.prefix)
+        states = states_of(line, self.owners(), self.groups)
+        self.add_group(replace(line, comment=self.take_comment()), states, names.defines[0])
+
+    def check_group(self, names: Names, prefix: str = "") -> None:
+        """Raise Flaw for a member that is no state, or a prefix of none."""
+        for mark in names.uses:
+            if prefix and not any(name.startswith(prefix) for name in self.state_lines):
+                words = nearest(prefix.rstrip("."), {name.split(".")[0] for name in self.state_lines}, "%")
+                message = f"no state above starts with {name_text(prefix)}"
+                raise Flaw(message, mark.start, mark.width + 1, words or "declare the states above this line")
+            if not prefix and mark.name not in self.state_lines and mark.name not in self.groups:
+                words = nearest(mark.name, [*self.state_lines, *self.groups], "%")
+                message = f"{shown(mark.name)} is neither a state nor a group"
+                hint = words or "a group can use only the states and groups above it"
+                raise Flaw(message, mark.start, mark.width, hint, code="undefined")
+
+    def add_group(self, line: GroupLine, states: Sequence[str], mark: NameSpan) -> None:
+        """Declare a group of these states."""
+        owners = self.owners()
+        members: dict[str, str] = {}
+        for state in states:
+            other = members.setdefault(key_of(state, owners), state)
+            if other != state or len({*states}) < len(states):
+                message = f"{shown(line.name)} has two states of {shown(key_of(state, owners))}"
+                raise Flaw(message, mark.start, mark.width, f"remove {shown(state)} or {shown(other)}")
+        if not members:
+            raise Flaw(f"{shown(line.name)} has no member", mark.start, mark.width, form_of("group"))
+        if mark.name in self.state_lines or mark.name in self.groups:
+            message = f"{shown(mark.name)} is defined twice"
+            raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
+        self.groups[line.name] = members
+        self.group_lines.append(line)
+
+    def moments(self, cursor: Cursor, number: int) -> None:
+        """Parse ``states %m = zeros for %params``: a state for each member of a group."""
+        self.before_graphs("states")
+        start = cursor.blank()
+        name = cursor.name("%")
+        mark = NameSpan(name, start, cursor.position - start)
+        cursor.expect("=")
+        if not cursor.accept_word("zeros"):
+            raise cursor.flaw("expected `zeros`")
+        if not cursor.accept_word("for"):
+            raise cursor.flaw("expected `for`")
+        names = Names()
+        of = read.use(cursor, names)
+        cursor.end()
+        self.check_group(names)
+        if of not in self.groups:
+            (place,) = names.uses
+            hint = f"write state {shown(name)}: ... = zeros for {shown(of)}, or name a group"
+            raise Flaw(f"{shown(of)} is one state", place.start, place.width, hint)
+        types = {state.value.name: state.value.type for state in self.states}
+        made = {moment_name(state, name): state for state in self.groups[of].values()}
+        self.define(Names(defines=[NameSpan(each, mark.start, mark.width) for each in made]), number)
+        for each, state in made.items():
+            value = Value(each, types[state])
+            self.states.append(StateLine(value, zeros_like(value, state), state))
+        line = GroupLine(name, tuple(made), comment=self.take_comment())
+        self.add_group(line, [*made], mark)
 
     def first_value(self, cursor: Cursor, value: Value, names: Names) -> Node | Inline | Reference | None:
         """Parse the first value of a state; None for ``zeros``, which needs the state after ``for``."""
@@ -307,7 +374,7 @@ class ProgramLines(StatementLines):
             message = f"two graphs are named @{name_text(line.name)}"
             raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
         self.calls.append(WrittenCall(mark, number, None, None))
-        self.backwards.append(replace(line, comment=self.take_comment()))
+        self.backwards.append(replace(line, by=self.each_member(line.by), comment=self.take_comment()))
 
 
 # -- parser ----------------------------------------------------------------------------------------
@@ -347,7 +414,7 @@ class TextParser(ProgramLines):
         index = 0
         while index < len(lines):
             block = self.block
-            if block is not None and not block.end and not self.comment and not self.too_deep:
+            if block is not None and not (block.end or self.comment or self.too_deep or self.grouped):
                 index = read_plain(lines, index, block, self.prefixes, self.state_lines)
             if index < len(lines):
                 self.line(lines[index], index + 1)
@@ -362,6 +429,7 @@ class TextParser(ProgramLines):
             tuple(self.runs),
             tuple(self.backwards),
             self.streams,
+            tuple(self.group_lines),
             self.file,
             prefixes=self.prefixes.declared,
             notes=tuple(self.notes),
@@ -435,6 +503,8 @@ _READERS: Mapping[str, Callable[[TextParser, Cursor, int], None]] = {
     "store": TextParser.store,
     "prefix": TextParser.prefix,
     "state": TextParser.state,
+    "states": TextParser.moments,
+    "group": TextParser.group,
     "run": TextParser.run,
     "evaluate": TextParser.evaluate,
     "track": TextParser.track,

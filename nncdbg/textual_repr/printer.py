@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -21,6 +21,7 @@ from nncdbg.ir.records import (
     BackwardLine,
     Constant,
     Graph,
+    GroupLine,
     Inline,
     Literal,
     Location,
@@ -33,6 +34,7 @@ from nncdbg.ir.records import (
     RunLine,
     StateLine,
     Value,
+    zeros,
     zeros_like,
 )
 from nncdbg.ir.walk import blocks
@@ -41,6 +43,7 @@ from nncdbg.text.lexemes import NO_PREFIXES, Prefixes, key_text, name_text, op_t
 from nncdbg.text.listing import Line, Lines, Listing, driver_lines
 from nncdbg.text.short_names import LONG, folder, folders
 from nncdbg.text.types import value_text
+from nncdbg.textual_repr.groups import FoldedGroups, Members, MomentLine
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 
 # -- chosen prefixes -------------------------------------------------------------------------------
@@ -271,7 +274,8 @@ def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
         text = _application(first, prefixes)
         if locations and first.location is not None:
             where = f" {location_text(first.location, prefixes)}"
-        if state.of is not None and first == zeros_like(state.value, state.of):
+        zero = zeros(state.value) if state.of is None else zeros_like(state.value, state.of)
+        if first == zero:
             text = "zeros"
     else:
         text = _data_text(first, prefixes)
@@ -279,8 +283,25 @@ def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
     return f"state {value_text(state.value, prefixes.spell)} = {text}{belongs}{where}"
 
 
-def _backward_text(line: BackwardLine, prefixes: Prefixes) -> str:
-    by = ", ".join(operand_text(name, prefixes) for name in line.by)
+def _group_text(line: GroupLine, prefixes: Prefixes) -> str:
+    members = ", ".join(operand_text(name, prefixes) for name in line.members)
+    return f"group {operand_text(line.name, prefixes)} = {members or f'%{name_text(line.prefix)}*'}"
+
+
+def _moments_text(line: MomentLine, prefixes: Prefixes) -> str:
+    return f"states {operand_text(line.group.name, prefixes)} = zeros for {operand_text(line.of, prefixes)}"
+
+
+def _statement_text(node: Node, grads: str | None, locations: bool, prefixes: Prefixes) -> str:
+    """Return the line of a statement; with `grads`, of a call with all of its results as this group."""
+    if grads is None:
+        return print_statement(node, locations, prefixes)
+    call = print_statement(replace(node, outputs=()), locations, prefixes)
+    return f"grads {operand_text(grads, prefixes)} = {call}"
+
+
+def _backward_text(line: BackwardLine, prefixes: Prefixes, names: Sequence[str]) -> str:
+    by = ", ".join(operand_text(name, prefixes) for name in names)
     kept = f" checkpoints {line.checkpoints}" if line.checkpoints is not None else ""
     return f"backward @{name_text(line.name)} of @{name_text(line.of)} by ({by}){kept}"
 
@@ -426,6 +447,8 @@ class _Open:
     node: Node | None
     pc: int = 0
     lines: list[int] = field(default_factory=list)
+    groups: ChainMap[str, Members] = field(default_factory=ChainMap)
+    """The groups that the statements so far define."""
 
 
 class _Output:
@@ -439,6 +462,7 @@ class _Output:
         self.headers: dict[Path, int] = {}
         self.state_lines: dict[str, int] = {}
         self.stack: list[_Open] = []
+        self.groups = FoldedGroups(Program({}, ""))
 
     def text(self) -> str:
         return "\n".join(Lines(self.lines)) + "\n"
@@ -452,10 +476,19 @@ class _Output:
         self.lines.extend(f"prefix {label} {quote(text)}" for label, text in self.prefixes.declared.items())
         if program.states:
             self.lines.append("")
-        for state in program.states:
-            self.comment(state.comment, "##")
-            number = self.put_later(_state_text, state, self.locations, self.prefixes)
-            self.state_lines[state.value.name] = number
+        self.groups = FoldedGroups(program)
+        for line in self.groups.head():
+            if isinstance(line, MomentLine):
+                self.comment(line.group.comment, "##")
+                number = self.put_later(_moments_text, line, self.prefixes)
+                self.state_lines.update({state.value.name: number for state in line.states})
+                continue
+            self.comment(line.comment, "##")
+            if isinstance(line, GroupLine):
+                self.put_later(_group_text, line, self.prefixes)
+                continue
+            number = self.put_later(_state_text, line, self.locations, self.prefixes)
+            self.state_lines[line.value.name] = number
 
     def runs(self, program: Program) -> None:
         """Print the ``backward`` lines and the runs, and add the lines of the driver."""
@@ -463,7 +496,7 @@ class _Output:
             self.lines.append("")
         for line in program.backwards:
             self.comment(line.comment, "##")
-            self.put(_backward_text(line, self.prefixes))
+            self.put(_backward_text(line, self.prefixes, self.groups.names(line.by)))
         if program.runs:
             self.lines.append("")
         lines = []
@@ -488,6 +521,7 @@ class _Output:
         self.comment(graph.comment, "##")
         margin = margin_text(graph.begin, self.prefixes)
         self.put(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
+        self.groups.enter(graph)
         self.open(graph, (graph.name,), None)
         while self.stack:
             self.advance(self.stack[-1])
@@ -509,7 +543,8 @@ class _Output:
 
     def open(self, graph: Graph, path: Path, node: Node | None) -> None:
         self.headers[path] = len(self.lines)
-        self.stack.append(_Open(graph, path, node))
+        groups = self.stack[-1].groups.new_child() if self.stack else ChainMap[str, Members]()
+        self.stack.append(_Open(graph, path, node, groups=groups))
         if node is not None:
             self.comment(graph.comment, "##!")
         for constant in graph.constants:
@@ -523,10 +558,16 @@ class _Output:
             return
         node = block.graph.nodes[block.pc]
         self.comment(node.comment, "##")
-        block.lines.append(self.put_later(print_statement, node, self.locations, self.prefixes))
         if node.subgraphs:
+            block.lines.append(self.put_later(print_statement, node, self.locations, self.prefixes))
             self.open(node.subgraphs[0], (*block.path, block.pc, 0), node)
+        elif self.groups.active:
+            folded, count, grads = self.groups.folded(block.graph.nodes, block.pc, block.groups)
+            number = self.put_later(_statement_text, folded, grads, self.locations, self.prefixes)
+            block.lines += [number] * count
+            block.pc += count
         else:
+            block.lines.append(self.put_later(print_statement, node, self.locations, self.prefixes))
             block.pc += 1
 
     def close(self, block: _Open) -> None:

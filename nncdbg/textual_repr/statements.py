@@ -15,6 +15,7 @@ from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import (
     Attribute,
     BackwardLine,
+    GroupLine,
     Literal,
     Operand,
     Reference,
@@ -25,7 +26,7 @@ from nncdbg.ir.records import (
 from nncdbg.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
 from nncdbg.text.types import type_end
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.repairs import SAVED, close_word, form_of, name_repair
+from nncdbg.textual_repr.repairs import GRADS, GROUP_OF_GROUPS, SAVED, close_word, form_of, name_repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class Names:
     defines: list[NameSpan] = field(default_factory=list)
     saved: str | None = None
     """The name after ``saved``: what the call keeps for its backward graph."""
+    grads: str | None = None
+    """The name after ``grads``: the group of all results of the call."""
+    groups: frozenset[str] = frozenset()
+    """The used names that may be groups; elsewhere, a group is an error."""
 
 
 _call = re.compile(rf"(?:@(?:{BARE}|{STRING})|{OP}|{STRING})[ \t]*\(").match
@@ -98,6 +103,11 @@ def definitions(cursor: Cursor, names: Names, close: str) -> tuple[Value, ...]:
 
 def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     """Read the outputs before ``=`` and the ``=``; empty if the statement starts with its op."""
+    if cursor.peek_word() == "grads" and not at_call(cursor):
+        cursor.accept_word("grads")
+        names.grads = definition(cursor, names).name
+        cursor.expect("=", GRADS)
+        return ()
     if not cursor.at("%") and cursor.peek_word() != "_":
         return ()
     values = [definition(cursor, names)]
@@ -297,6 +307,24 @@ def updates(
 
     cursor.items(update)
     return tuple(targets), tuple(values)
+
+
+def group_line(cursor: Cursor) -> tuple[GroupLine, Names]:
+    """Read ``%params = %w, %b`` or ``%params = %encoder.*``; return also the names in it."""
+    names = Names()
+    start = cursor.blank()
+    name = cursor.name("%")
+    names.defines.append(NameSpan(name, start, cursor.position - start))
+    cursor.expect("=")
+    cursor.items(lambda: use(cursor, names))
+    members = tuple(mark.name for mark in names.uses)
+    if not cursor.accept("*"):
+        return GroupLine(name, members), names
+    if len(members) > 1:
+        raise cursor.flaw_from(
+            cursor.position - 1, "a prefix is the only member of its group", GROUP_OF_GROUPS
+        )
+    return GroupLine(name, prefix=members[0]), names
 
 
 def backward_line(cursor: Cursor) -> tuple[BackwardLine, NameSpan]:
