@@ -571,9 +571,10 @@ class SavedRun:
 class Program(RichOutput):
     """All graphs of a source; the run begins with `entry`.
 
-    `states` are in the order in which they get their first values, and `groups` name several of them.  With `runs`, these are executed in order
-    instead of one run of `entry`.  `backwards` are gradients, made as graphs when the program is opened.
-    `streams` are the devices of the streams of a schedule by number; a stream that is not named has none.
+    `states` are in the order in which they get their first values; `groups` name several of them.  With
+    `runs`, these are executed in order instead of one run of `entry`.  `backwards` are gradients, made as
+    graphs when the program is opened.  `streams` are the devices of the streams of a schedule by number; a
+    stream that is not named has none.
 
     `stores` are the paths for `Reference.store`, as in the text; `opsets` maps an op domain to its
     version (empty: the newest supported).  These fields are not part of the identity: `source` (the

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -24,8 +25,9 @@ from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import all_defined
 from nncdbg.ir.records import Graph, GroupLine, Node, Operand, Program, StateLine, Value, zeros_like
 from nncdbg.text.counting import counted
-from nncdbg.text.lexemes import Flaw, name_text
-from nncdbg.textual_repr.statements import NameSpan
+from nncdbg.text.lexemes import Flaw, Prefixes, name_text
+from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.statements import NameSpan, backward_line
 
 Members: TypeAlias = "Mapping[str, str]"
 """The names of the members of a group by their keys."""
@@ -50,8 +52,26 @@ def states_of(line: GroupLine, owners: Owners, groups: Groups) -> list[str]:
     """Return the states that a ``group`` line names; `groups` are the groups above it."""
     if line.prefix:
         return [name for name, owner in owners.items() if owner is None and name.startswith(line.prefix)]
-    parts = (groups[name].values() if name in groups else (name,) for name in line.members)
-    return [name for part in parts for name in part]
+    return [*each_member(line.members, groups)]
+
+
+def each_member(names: Iterable[str], groups: Groups) -> tuple[str, ...]:
+    """Return the names, with the members of a group in its place."""
+    parts = (groups[name].values() if name in groups else (name,) for name in names)
+    return tuple(name for part in parts for name in part)
+
+
+def differentiated_by(lines: Iterable[str], prefixes: Prefixes, groups: Groups) -> dict[str, tuple[str, ...]]:
+    """Return what each ``backward`` line of a text differentiates by, without the lines that do not parse."""
+    found = {}
+    for text in lines:
+        if text.lstrip().startswith("backward"):
+            cursor = Cursor(text, prefixes=prefixes)
+            with suppress(Flaw):
+                cursor.accept_word("backward")
+                line, _ = backward_line(cursor)
+                found[line.name] = each_member(line.by, groups)
+    return found
 
 
 def moment_name(state: str, group: str) -> str:
@@ -218,7 +238,7 @@ class FoldedGroups:
     def folded(
         self, nodes: Sequence[Node], pc: int, own: ChainMap[str, Members]
     ) -> tuple[Node, int, str | None]:
-        """Return statement `pc` as a line writes it, the number of its statements, and the name after `grads`.
+        """Return statement `pc` as its line, the number of statements there, and the name after `grads`.
 
         `own` are the groups that the statements before define; those of the line are added.
         """

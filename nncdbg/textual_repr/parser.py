@@ -45,7 +45,7 @@ from nncdbg.text.listing import Listing, driver_lines
 from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.groups import key_of, moment_name, states_of
+from nncdbg.textual_repr.groups import each_member, key_of, moment_name, states_of
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
     Block,
@@ -374,7 +374,9 @@ class ProgramLines(StatementLines):
             message = f"two graphs are named @{name_text(line.name)}"
             raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
         self.calls.append(WrittenCall(mark, number, None, None))
-        self.backwards.append(replace(line, by=self.each_member(line.by), comment=self.take_comment()))
+        self.backwards.append(
+            replace(line, by=each_member(line.by, self.groups), comment=self.take_comment())
+        )
 
 
 # -- parser ----------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nncdbg.errors import Excerpt, GraphError
@@ -31,6 +30,7 @@ from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.groups import (
     Members,
     check_members,
+    differentiated_by,
     group_operands,
     key_of,
     member_names,
@@ -290,26 +290,13 @@ class StatementLines:
                     return block.groups.get(name)
         return self.groups.get(name)
 
-    def owners(self) -> dict[str, str | None]:
+    def owners(self) -> Mapping[str, str | None]:
         """Map each state to the state that it belongs to."""
         return {state.value.name: state.of for state in self.states}
 
     def gradients(self) -> Mapping[str, tuple[str, ...]]:
         """Return what each ``backward`` line of the text differentiates by; the lines may come later."""
-        found = {}
-        for text in self.lines:
-            if text.lstrip().startswith("backward"):
-                cursor = Cursor(text, prefixes=self.prefixes)
-                with suppress(Flaw):
-                    cursor.accept_word("backward")
-                    line, _ = read.backward_line(cursor)
-                    found[line.name] = self.each_member(line.by)
-        return found
-
-    def each_member(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the names, with the states of a group in its place."""
-        parts = (self.groups[name].values() if name in self.groups else (name,) for name in names)
-        return tuple(name for part in parts for name in part)
+        return differentiated_by(self.lines, self.prefixes, self.groups)
 
     def enter_gradients(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
         """Add ``grads %g = @loss.backward(1.0, %s)``: a call with a member of the group for each result."""
@@ -322,7 +309,7 @@ class StatementLines:
         keys = [key_of(name, owners) for name in by]
         (place,) = names.defines
         outputs = tuple(map(Value, member_names(names.grads, keys).values()))
-        self.enter(block, replace(node, outputs=outputs), names, mark, number)
+        self.enter_all(block, [replace(node, outputs=outputs)], names, mark, number)
         self.define_group(block, place, keys, number)
 
     def enter_spread(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
