@@ -446,6 +446,12 @@ class TextParser(ProgramLines):
         graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
         for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions()):
             self.report(line, flaw)
+        called = {run.graph for run in self.runs} | {e.graph for run in self.runs for e in run.evaluations}
+        for name, mark, number in self.hiding:
+            if name in (called or [*graphs][:1]):
+                hint = f"choose another name (it is a state, line {self.state_lines[mark.name]})"
+                message = f"{shown(mark.name)} is an input of the program, and hides a state of the same name"
+                self.report(number, Flaw(message, mark.start, mark.width, hint, code="redefined"))
         for line, flaw in wrong_tracks(self.tracks, self.value_names, self.prefixes):
             self.report(line, flaw)
         if not self.graphs and not self.errors:

@@ -115,6 +115,8 @@ class StatementLines:
         self.group_lines: list[GroupLine] = []
         self.grouped = False
         """A statement of this graph defines a group: its lines need the full parser."""
+        self.hiding: list[tuple[str, NameSpan, int]] = []
+        """The inputs of graphs that hide a state: the graph, the name and the line."""
         self.too_deep = False
         """A block of this graph is nested too deeply; the rest of the graph is skipped."""
 
@@ -212,6 +214,10 @@ class StatementLines:
         own = self.state_lines if block is None else block.names
         for mark in names.defines:
             line = self.state_lines.get(mark.name)
+            if line is not None and block is not None and block.kind == "graph" and number == block.line:
+                # An input of a graph hides the state.
+                self.hiding.append((block.name, mark, number))
+                line = None
             if line is None and block is not None:
                 line = block.line_of(mark.name)
             if line is None and mark.name in self.groups:
@@ -579,6 +585,10 @@ class StatementLines:
         names = Names()
         states, values = read.updates(cursor, names, ChainMap(self.state_lines, self.groups))
         location, margin = cursor.suffix()
+        own = next((each for each in block.outwards() if each.parent is None), block)
+        if hidden := next((each.name for each in states if each.name in own.names), None):
+            hint = f"rename the input of @{own.name}"
+            raise cursor.whole(f"{shown(hidden)} is an input here, and hides the state", hint)
         if self.groups or self.grouped:
             states, values, names = self.updated_members(states, names)
         node = Node("update", values, states, {}, (), location, placement=margin)
