@@ -402,7 +402,8 @@ class Placement:
 class Node:
     """One statement: `outputs = op(inputs, attributes)`.  `comment` holds its ``##`` lines.
 
-    `placement` is its part of a schedule; without one, it runs while all streams are idle.
+    `placement` is its part of a schedule; without one, it runs while all streams are idle.  `inline` means
+    that the text has the statement in the place of the operand that reads its result.
     """
 
     op: str
@@ -413,6 +414,7 @@ class Node:
     location: Location | None = None
     comment: str = ""
     placement: Placement | None = None
+    inline: bool = False
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -504,8 +506,8 @@ def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:
 def _same_line(a: Node, b: Node) -> bool:
     """Return whether two statements are equal, apart from their blocks."""
     return (
-        (a.op, a.inputs, a.outputs, a.location, a.comment, a.placement)
-        == (b.op, b.inputs, b.outputs, b.location, b.comment, b.placement)
+        (a.op, a.inputs, a.outputs, a.location, a.comment, a.placement, a.inline)
+        == (b.op, b.inputs, b.outputs, b.location, b.comment, b.placement, b.inline)
         and a.attributes.keys() == b.attributes.keys()
         and all(same_data(value, b.attributes[key]) for key, value in a.attributes.items())
     )

@@ -27,7 +27,10 @@ from nncdbg.ir.records import Graph, GroupLine, Node, Operand, Program, StateLin
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import Flaw, Prefixes, name_text
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.statements import NameSpan, backward_line
+from nncdbg.textual_repr.statements import NameSpan, backward_line, inline_name
+
+SAVED = "saved"
+"""The attribute of a call that saves values for its backward graph."""
 
 Members: TypeAlias = "Mapping[str, str]"
 """The names of the members of a group by their keys."""
@@ -139,9 +142,9 @@ def not_one_value(place: NameSpan, members: Members) -> Flaw:
 
 @dataclass(frozen=True, slots=True)
 class MomentLine:
-    """A line ``states %m = zeros for %params``: the group, the group `of`, and its states."""
+    """A line ``states %m, %v = zeros for %params``: the groups, the group `of`, and the states of `groups`."""
 
-    group: GroupLine
+    groups: Sequence[GroupLine]
     of: str
     states: Sequence[StateLine]
 
@@ -175,21 +178,35 @@ class FoldedGroups:
                 yield self.states[at]
                 at += 1
                 continue
-            before = waiting[: waiting.index(moments.group)]
+            before = waiting[: waiting.index(moments.groups[0])]
             if not all(above.issuperset(self.groups[line.name].values()) for line in before):
                 above.add(self.states[at].value.name)
                 yield self.states[at]
                 at += 1
                 continue
             yield from before
+            waiting = waiting[len(before) :]
+            while (
+                more := self._moments(at + len(moments.states), waiting[len(moments.groups) :])
+            ) is not None:
+                if (
+                    more.of != moments.of
+                    or more.groups[0] != waiting[len(moments.groups)]
+                    or more.groups[0].comment
+                ):
+                    break
+                groups, states = (*moments.groups, *more.groups), (*moments.states, *more.states)
+                moments = MomentLine(groups, moments.of, states)
             yield moments
-            above.update(self.groups[moments.group.name].values())
-            waiting = waiting[len(before) + 1 :]
+            above.update(state.value.name for state in moments.states)
+            waiting = waiting[len(moments.groups) :]
             at += len(moments.states)
         yield from waiting
 
     def _moments(self, at: int, waiting: Sequence[GroupLine]) -> MomentLine | None:
         """Return the line that declares the states from number `at` on, if one of these groups has them."""
+        if at >= len(self.states):
+            return None
         first = self.states[at]
         line = next((line for line in waiting if line.members[:1] == (first.value.name,)), None)
         if line is None:
@@ -208,7 +225,7 @@ class FoldedGroups:
                 and not state.comment
                 for state in states
             ):
-                return MomentLine(line, name, states)
+                return MomentLine((line,), name, states)
         return None
 
     def names(self, names: Sequence[str]) -> list[str]:
@@ -235,6 +252,50 @@ class FoldedGroups:
         """Whether the text of the program can use groups."""
         return bool(self.groups or self.gradients)
 
+    def inline_run(self, nodes: Sequence[Node], pc: int) -> dict[str, Node]:
+        """Return the statements from `pc` on that the statement after them has in the place of operands.
+
+        They are by their results, in the order of the text; empty if the text would say something else.
+        """
+        end = pc
+        while end < len(nodes) and nodes[end].inline:
+            end += 1
+        run, host = nodes[pc:end], nodes[end] if end < len(nodes) else None
+        if (
+            host is None
+            or host.kind not in (Kind.OP, Kind.CALL, Kind.UPDATE)
+            or host.placement
+            or host.comment
+        ):
+            return {}
+        by_name = {node.outputs[0].name: node for node in run if len(node.outputs) == 1}
+        order: list[Node] = []
+        bases: dict[int, list[str]] = {}
+        # In order of execution: each statement after its own operands.
+        waiting: list[tuple[Node, bool]] = [(host, False)]
+        while waiting:
+            node, read = waiting.pop()
+            if read:
+                order.append(node)
+                continue
+            inner = [
+                (at, by_name[x]) for at, x in enumerate(node.inputs) if isinstance(x, str) and x in by_name
+            ]
+            for at, each in inner:
+                own = host.outputs[at : at + 1] if host.kind is Kind.UPDATE else host.outputs
+                bases[id(each)] = [value.name for value in own] if node is host else bases[id(node)]
+            waiting += [(node, True), *((each, False) for _, each in reversed(inner))]
+            if len(waiting) > 2 * len(nodes):
+                return {}
+        fits = [*map(id, order)] == [*map(id, (*run, host))] and all(
+            node.outputs == (Value(inline_name(node.op, bases[id(node)], run[:number])),)
+            and (node.location, node.placement) == (host.location, None)
+            and not (node.comment and number)
+            and SAVED not in node.attributes
+            for number, node in enumerate(run)
+        )
+        return by_name if fits else {}
+
     def folded(
         self, nodes: Sequence[Node], pc: int, own: ChainMap[str, Members]
     ) -> tuple[Node, int, str | None]:
@@ -244,10 +305,10 @@ class FoldedGroups:
         """
         node = nodes[pc]
         if node.kind is Kind.UPDATE:
-            return self._update(node, own), 1, None
+            return self.update(node, own), 1, None
         if node.op in self.gradients:
             return node, 1, self._gradients(node, own)
-        if node.kind in (Kind.OP, Kind.CALL) and node.placement is None and "saved" not in node.attributes:
+        if node.kind in (Kind.OP, Kind.CALL) and node.placement is None and SAVED not in node.attributes:
             groups = ChainMap(*own.maps, {**self.groups})
             for name in node.inputs:
                 for members in [*groups.values()] if isinstance(name, str) else ():
@@ -269,7 +330,7 @@ class FoldedGroups:
             fitting = [
                 name
                 for name, members in groups.items()
-                if (exact or [*members] == keys) and [members.get(key) for key in keys] == [*operands]
+                if (exact or [*members] == keys) and [members.get(key, "") for key in keys] == [*operands]
             ]
             inputs.append(fitting[0] if fitting else operands[0])
             exact = exact or bool(fitting)
@@ -299,7 +360,7 @@ class FoldedGroups:
         self._add((Value(base),), keys, own)
         return base
 
-    def _update(self, node: Node, own: Groups) -> Node:
+    def update(self, node: Node, own: Groups) -> Node:
         """Return an ``update`` with groups in place of all of their members."""
         states, values = [value.name for value in node.outputs], [*node.inputs]
         groups = {**self.groups, **own}

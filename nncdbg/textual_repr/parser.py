@@ -277,32 +277,35 @@ class ProgramLines(StatementLines):
         self.group_lines.append(line)
 
     def moments(self, cursor: Cursor, number: int) -> None:
-        """Parse ``states %m = zeros for %params``: a state for each member of a group."""
+        """Parse ``states %m, %v = zeros for %params``: a state for each member of a group, for each name."""
         self.before_graphs("states")
-        start = cursor.blank()
-        name = cursor.name("%")
-        mark = NameSpan(name, start, cursor.position - start)
+        defined, names = Names(), Names()
+        cursor.items(lambda: read.definition(cursor, defined))
+        if len(defined.defines) == 0 or any(cursor.flaws):
+            raise cursor.flaw("expected a name")
         cursor.expect("=")
         if not cursor.accept_word("zeros"):
             raise cursor.flaw("expected `zeros`")
         if not cursor.accept_word("for"):
             raise cursor.flaw("expected `for`")
-        names = Names()
         of = read.use(cursor, names)
         cursor.end()
         self.check_group(names)
         if of not in self.groups:
             (place,) = names.uses
-            hint = f"write state {shown(name)}: ... = zeros for {shown(of)}, or name a group"
+            name = shown(defined.defines[0].name)
+            hint = f"write state {name}: ... = zeros for {shown(of)}, or name a group"
             raise Flaw(f"{shown(of)} is one state", place.start, place.width, hint)
         types = {state.value.name: state.value.type for state in self.states}
-        made = {moment_name(state, name): state for state in self.groups[of].values()}
-        self.define(Names(defines=[NameSpan(each, mark.start, mark.width) for each in made]), number)
-        for each, state in made.items():
-            value = Value(each, types[state])
-            self.states.append(StateLine(value, zeros_like(value, state), state))
-        line = GroupLine(name, tuple(made), comment=self.take_comment())
-        self.add_group(line, [*made], mark)
+        comment = self.take_comment()
+        for mark in defined.defines:
+            made = {moment_name(state, mark.name): state for state in self.groups[of].values()}
+            self.define(Names(defines=[NameSpan(each, mark.start, mark.width) for each in made]), number)
+            for each, state in made.items():
+                value = Value(each, types[state])
+                self.states.append(StateLine(value, zeros_like(value, state), state))
+            self.add_group(GroupLine(mark.name, tuple(made), comment=comment), [*made], mark)
+            comment = ""
 
     def first_value(self, cursor: Cursor, value: Value, names: Names) -> Node | Inline | Reference | None:
         """Parse the first value of a state; None for ``zeros``, which needs the state after ``for``."""

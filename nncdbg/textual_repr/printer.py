@@ -231,8 +231,19 @@ def listing_of(program: Program) -> Listing:
     return program.kept["listing"]  # type: ignore[no-any-return]
 
 
-def print_statement(node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES) -> str:
-    """Return the line of `node` in the text; for ``if`` and ``while``, the line that opens it."""
+NO_INLINE: Mapping[str, Node] = {}
+
+
+def print_statement(
+    node: Node,
+    locations: bool = True,
+    prefixes: Prefixes = NO_PREFIXES,
+    inline: Mapping[str, Node] = NO_INLINE,
+) -> str:
+    """Return the line of `node` in the text; for ``if`` and ``while``, the line that opens it.
+
+    `inline` are the statements that the line has in the place of operands, by their results.
+    """
     where = f" {location_text(node.location, prefixes)}" if locations and node.location is not None else ""
     where += margin_text(node.placement, prefixes)
     kind = node.kind
@@ -245,33 +256,45 @@ def print_statement(node: Node, locations: bool = True, prefixes: Prefixes = NO_
         return f"break unless {operand_text(node.inputs[0], prefixes)}{where}"
     if kind is Kind.UPDATE:
         states = [operand_text(state.name, prefixes) for state in node.outputs]
-        return f"update {_pairs(states, node.inputs, prefixes)}{where}"
+        return f"update {_pairs(states, node.inputs, prefixes, inline)}{where}"
     outputs = _values_text(node.outputs, prefixes)
     if kind is Kind.CALL and (saved := node.attributes.get("saved")) is not None:
         node = replace(node, attributes={})
         outputs = f"{outputs}{', ' if outputs else ''}saved {operand_text(str(saved), prefixes)}"
-    return f"{outputs}{' = ' if outputs else ''}{_application(node, prefixes)}{where}"
+    return f"{outputs}{' = ' if outputs else ''}{_application(node, prefixes, inline)}{where}"
 
 
-def _application(node: Node, prefixes: Prefixes) -> str:
-    """Return the op with its operands and attributes."""
-    arguments = [operand_text(operand, prefixes) for operand in node.inputs]
+def _application(node: Node, prefixes: Prefixes, inline: Mapping[str, Node]) -> str:
+    """Return the op with its operands, those in `inline` as statements, and its attributes."""
+    arguments = [_inline_text(operand, prefixes, inline) for operand in node.inputs]
     arguments += [
         f"{key_text(key)}={attribute_text(node.attributes[key])}" for key in sorted(node.attributes)
     ]
     return f"{op_text(node.op)}({', '.join(arguments)})"
 
 
-def _pairs(targets: Sequence[str], operands: Iterable[Operand], prefixes: Prefixes) -> str:
+def _inline_text(operand: Operand, prefixes: Prefixes, inline: Mapping[str, Node]) -> str:
+    """Return an operand, or the statement in its place."""
+    if isinstance(operand, str) and operand in inline:
+        return _application(inline[operand], prefixes, inline)
+    return operand_text(operand, prefixes)
+
+
+def _pairs(
+    targets: Sequence[str],
+    operands: Iterable[Operand],
+    prefixes: Prefixes,
+    inline: Mapping[str, Node] = NO_INLINE,
+) -> str:
     """Return ``%w = %w.1, %m = %m.1``."""
     pairs = zip(targets, operands, strict=True)
-    return ", ".join(f"{target} = {operand_text(operand, prefixes)}" for target, operand in pairs)
+    return ", ".join(f"{target} = {_inline_text(operand, prefixes, inline)}" for target, operand in pairs)
 
 
 def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
     first, where = state.first, ""
     if isinstance(first, Node):
-        text = _application(first, prefixes)
+        text = _application(first, prefixes, {})
         if locations and first.location is not None:
             where = f" {location_text(first.location, prefixes)}"
         zero = zeros(state.value) if state.of is None else zeros_like(state.value, state.of)
@@ -289,7 +312,8 @@ def _group_text(line: GroupLine, prefixes: Prefixes) -> str:
 
 
 def _moments_text(line: MomentLine, prefixes: Prefixes) -> str:
-    return f"states {operand_text(line.group.name, prefixes)} = zeros for {operand_text(line.of, prefixes)}"
+    names = ", ".join(operand_text(group.name, prefixes) for group in line.groups)
+    return f"states {names} = zeros for {operand_text(line.of, prefixes)}"
 
 
 def _statement_text(node: Node, grads: str | None, locations: bool, prefixes: Prefixes) -> str:
@@ -479,7 +503,7 @@ class _Output:
         self.groups = FoldedGroups(program)
         for line in self.groups.head():
             if isinstance(line, MomentLine):
-                self.comment(line.group.comment, "##")
+                self.comment(line.groups[0].comment, "##")
                 number = self.put_later(_moments_text, line, self.prefixes)
                 self.state_lines.update({state.value.name: number for state in line.states})
                 continue
@@ -561,6 +585,13 @@ class _Output:
         if node.subgraphs:
             block.lines.append(self.put_later(print_statement, node, self.locations, self.prefixes))
             self.open(node.subgraphs[0], (*block.path, block.pc, 0), node)
+        elif node.inline and (inline := self.groups.inline_run(block.graph.nodes, block.pc)):
+            host = block.graph.nodes[block.pc + len(inline)]
+            if host.kind is Kind.UPDATE:
+                host = self.groups.update(host, block.groups)
+            number = self.put_later(print_statement, host, self.locations, self.prefixes, inline)
+            block.lines += [number] * (len(inline) + 1)
+            block.pc += len(inline) + 1
         elif self.groups.active:
             folded, count, grads = self.groups.folded(block.graph.nodes, block.pc, block.groups)
             number = self.put_later(_statement_text, folded, grads, self.locations, self.prefixes)

@@ -307,6 +307,7 @@ class StatementLines:
     def enter_gradients(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
         """Add ``grads %g = @loss.backward(1.0, %s)``: a call with a member of the group for each result."""
         assert names.grads is not None
+        check_no_inline(names)
         by = self.gradients().get(mark.name) if node.called is not None else None
         if by is None:
             hint = f"add the line: backward {node.op}.backward of {node.op} by (%w), and call its graph"
@@ -315,15 +316,15 @@ class StatementLines:
         keys = [key_of(name, owners) for name in by]
         (place,) = names.defines
         outputs = tuple(map(Value, member_names(names.grads, keys).values()))
-        self.enter_all(block, [replace(node, outputs=outputs)], names, mark, number)
+        self.enter_all(block, [(replace(node, outputs=outputs), mark)], names, number)
         self.define_group(block, place, keys, number)
 
     def enter_spread(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
         """Add the statements of a statement over groups, one for each member of its first group."""
+        check_no_inline(names)
         if node.placement is not None:
-            raise Flaw(
-                "a statement over groups has no margin", mark.start, mark.width, "write one per member"
-            )
+            hint = "write a statement for each member"
+            raise Flaw("a statement over groups has no margin", mark.start, mark.width, hint)
         groups = {
             place.name: found for place in names.uses if (found := self.members(place.name)) is not None
         }
@@ -338,16 +339,17 @@ class StatementLines:
                     f"{shown(place.name)} is a group, which has no type", place.start, place.width, hint
                 )
         keys = [*groups[first]]
-        self.enter_all(block, spread(node, groups), replace(names, groups=frozenset(groups)), mark, number)
+        names = replace(names, groups=frozenset(groups))
+        self.enter_all(block, [(each, mark) for each in spread(node, groups)], names, number)
         for place in names.defines:
             self.define_group(block, place, keys, number)
 
     def updated_members(
-        self, targets: Sequence[Value], names: Names
-    ) -> tuple[tuple[Value, ...], tuple[Operand, ...], Names]:
-        """Return the states and new values of an update, with the members of groups in their place."""
+        self, targets: Sequence[Value], places: Sequence[NameSpan]
+    ) -> tuple[tuple[Value, ...], tuple[Operand, ...], frozenset[str]]:
+        """Return the states and new values of an update, with the members of groups, and the used names."""
         pairs: dict[str, str] = {}
-        for target, place in zip(targets, names.uses, strict=True):
+        for target, place in zip(targets, places, strict=True):
             new, own = self.members(place.name), self.groups.get(target.name)
             if own is not None and new is None:
                 message = (
@@ -365,17 +367,26 @@ class StatementLines:
                     hint = "write each state once"
                     raise Flaw(f"{shown(state)} is updated twice", place.start, place.width, hint)
             pairs |= added
-        used = frozenset(place.name for place in names.uses)
-        return tuple(map(Value, pairs)), tuple(pairs.values()), replace(names, groups=used)
+        used = frozenset(place.name for place in places)
+        return tuple(map(Value, pairs)), tuple(pairs.values()), used
 
     def enter_all(
-        self, block: Block, nodes: Sequence[Node], names: Names, mark: NameSpan, number: int
+        self, block: Block, nodes: Sequence[tuple[Node, NameSpan]], names: Names, number: int
     ) -> None:
-        """Add the statements of one line."""
+        """Add the statements of one line, with the places of their ops."""
         self.resolve(names, number)
         self.define(names, number)
-        for node in nodes:
+        for node, mark in nodes:
             self.enter(block, node, Names(), mark, number)
+
+    def enter_inline(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
+        """Add a statement after those in the place of its operands."""
+        if node.placement is not None:
+            check_no_inline(names)
+        inner = [(replace(each, location=node.location), place) for each, place in names.inline]
+        defines = [NameSpan(each.outputs[0].name, place.start, place.width) for each, place in inner]
+        names.defines = [*defines, *names.defines]
+        self.enter_all(block, [*inner, (node, mark)], names, number)
 
     def define_group(self, block: Block, place: NameSpan, keys: Sequence[str], number: int) -> None:
         """Define a group of this block, and its members."""
@@ -563,6 +574,7 @@ class StatementLines:
         op = read.op_name(cursor)
         width = cursor.position - start
         cursor.expect("(")
+        names.results = tuple(value.name for value in values)
         operands, attributes = read.arguments(cursor, names)
         location, margin = cursor.suffix()
         called = called_graph(op)
@@ -576,6 +588,8 @@ class StatementLines:
             self.enter_gradients(block, node, names, mark, number)
         elif (self.groups or self.grouped) and any(self.members(use.name) for use in names.uses):
             self.enter_spread(block, node, names, mark, number)
+        elif names.inline:
+            self.enter_inline(block, node, names, mark, number)
         else:
             self.enter(block, node, names, mark, number)
 
@@ -583,16 +597,19 @@ class StatementLines:
         """Parse ``update %w = %w.1, %m = %m.1``."""
         block = self.inside(cursor)
         names = Names()
-        states, values = read.updates(cursor, names, ChainMap(self.state_lines, self.groups))
+        states, places = read.updates(cursor, names, ChainMap(self.state_lines, self.groups))
+        values: tuple[Operand, ...] = tuple(place.name for place in places)
         location, margin = cursor.suffix()
         own = next((each for each in block.outwards() if each.parent is None), block)
         if hidden := next((each.name for each in states if each.name in own.names), None):
             hint = f"rename the input of @{own.name}"
             raise cursor.whole(f"{shown(hidden)} is an input here, and hides the state", hint)
         if self.groups or self.grouped:
-            states, values, names = self.updated_members(states, names)
+            states, values, names.groups = self.updated_members(states, places)
         node = Node("update", values, states, {}, (), location, placement=margin)
-        self.enter(block, node, names, NameSpan("update", cursor.line.index("update"), 6), number)
+        mark = NameSpan("update", cursor.line.index("update"), 6)
+        enter = self.enter_inline if names.inline else self.enter
+        enter(block, node, names, mark, number)
 
     def enter(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
         """Add a parsed op or call to its block; its name is at `mark`."""
@@ -662,6 +679,14 @@ class StatementLines:
                 counts = f"{len(first.results)} in the first branch, {len(results)} in this one"
                 hint = f"both branches must yield the same number of values; see line {first.end}"
                 raise cursor.whole(f"the number of results differs: {counts}", hint)
+
+
+def check_no_inline(names: Names) -> None:
+    """Raise Flaw for an inline operand in a line that cannot have one."""
+    if names.inline:
+        _, place = names.inline[0]
+        message = "a statement over groups or with a margin has no inline operand"
+        raise Flaw(message, place.start, place.width, "compute it in a line of its own")
 
 
 def _only(values: tuple[Value, ...], cursor: Cursor, start: int) -> Value:

@@ -462,10 +462,10 @@ class GraphReading(TextParser):
         super().enter(block, node, names, mark, number)
 
     def enter_all(
-        self, block: Block, nodes: Sequence[Node], names: Names, mark: NameSpan, number: int
+        self, block: Block, nodes: Sequence[tuple[Node, NameSpan]], names: Names, number: int
     ) -> None:
         self.several = []
-        super().enter_all(block, nodes, names, mark, number)
+        super().enter_all(block, nodes, names, number)
 
     def gradients(self) -> Mapping[str, tuple[str, ...]]:
         return self.group_names.gradients
