@@ -115,19 +115,22 @@ def spread(node: Node, groups: Groups) -> list[Node]:
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def check_members(place: NameSpan, members: Members, of: str, keys: Members, what: str = "") -> None:
+def check_members(place: NameSpan, members: Members, of: str, keys: Members, backward: str = "") -> None:
     """Raise Flaw if a group at a place has no member for some keys of the group `of`.
 
-    `what` says what the group is, if it is not the one at the place.
+    `backward` is the call of the backward graph that has the members as results.
     """
     missing = [key for key in keys if key not in members]
     if not missing:
         return
-    name = what or f"%{name_text(place.name)}"
+    name = f"%{name_text(place.name)}"
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     message = f"{name} has no value for %{name_text(missing[0])}{more}"
     sizes = f"{name} has {counted(len(members), 'member')}, %{name_text(of)} has {len(keys)}"
-    raise Flaw(message, place.start, place.width, f"{sizes}: use groups of the same parameters")
+    hint = f"{sizes}: use groups of the same parameters"
+    if backward:
+        hint = f"write %{name_text(missing[0])} in by (...) of the `backward` line of {backward}"
+    raise Flaw(message, place.start, place.width, hint)
 
 
 def not_one_value(place: NameSpan, members: Members) -> Flaw:
@@ -142,7 +145,7 @@ def not_one_value(place: NameSpan, members: Members) -> Flaw:
 
 @dataclass(frozen=True, slots=True)
 class MomentLine:
-    """A line ``states %m, %v = zeros for %params``: the groups, the group `of`, and the states of `groups`."""
+    """A line ``states %m, %v = zeros for %params``: the groups, the group `of`, and the new states."""
 
     groups: Sequence[GroupLine]
     of: str

@@ -331,7 +331,7 @@ class StatementLines:
         first = group_operands(node, groups)[0]
         for place in names.uses:
             if place.name in groups:
-                check_members(place, groups[place.name], first, groups[first])
+                check_members(place, groups[place.name], first, groups[first], self.backward_of(place.name))
         for place, value in zip(names.defines, [v for v in node.outputs if v.name], strict=True):
             if value.type is not None:
                 hint = f"write {shown(place.name)} = ..."
@@ -360,7 +360,7 @@ class StatementLines:
                 raise not_one_value(place, new)
             if own is not None and new is not None:
                 check_members(place, new, target.name, own)
-                check_members(place, own, place.name, new, "the group that is updated")
+                check_members(place, own, place.name, new)
             added = {target.name: place.name} if own is None or new is None else {own[k]: new[k] for k in own}
             for state in added:
                 if state in pairs:
@@ -387,6 +387,18 @@ class StatementLines:
         defines = [NameSpan(each.outputs[0].name, place.start, place.width) for each, place in inner]
         names.defines = [*defines, *names.defines]
         self.enter_all(block, [*inner, (node, mark)], names, number)
+
+    def backward_of(self, group: str) -> str:
+        """Return the call that ``grads %group = ...`` takes its gradients from; empty for another group."""
+        blocks = self.block.outwards() if self.block is not None else ()
+        outputs = (
+            (node.op, value.name)
+            for each in blocks
+            for node in each.nodes
+            if node.called
+            for value in node.outputs
+        )
+        return next((op for op, name in outputs if name.startswith(f"{group}.")), "")
 
     def define_group(self, block: Block, place: NameSpan, keys: Sequence[str], number: int) -> None:
         """Define a group of this block, and its members."""
