@@ -142,10 +142,6 @@ class Listing:
         """Return the statement that begins at `line` with the names in full, with all its lines in one."""
         return self._graph_prefixes(line).full_line(self.statement(line))
 
-    def unprefixed(self, line: int) -> str:
-        """Return the statement that begins at `line` in one line, without the labels of prefixes."""
-        return self.prefixes.full_line(self.statement(line))
-
     def full_lines(self) -> Sequence[str]:
         """Return all lines with the names in full."""
         return Lines([("", self._full_text, (number,)) for number in range(1, len(self.lines) + 1)])
