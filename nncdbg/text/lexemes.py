@@ -233,6 +233,8 @@ class Prefixes:
 
     def _written_in_full(self, match: re.Match[str]) -> str:
         if match["local"] is not None:
+            if not self.module:
+                return match[0]
             return f"%{name_text(self.full(match['local']))}"
         if match["name"] is None:
             return match[0]
@@ -258,7 +260,7 @@ class Prefixes:
         return self._find_local(name) or self._find_prefixed(name) or name_text(name)
 
     def _find_local(self, name: str) -> str:
-        """Return the name as `.rest` if it is below the module, and no shorter spelling exists; else empty."""
+        """Return the name as `.rest` if it is below the module and has no shorter spelling; else empty."""
         module = self.module
         if not module or not name.startswith(module) or name[len(module) : len(module) + 1] not in ("/", "."):
             return ""

@@ -74,6 +74,8 @@ class Listing:
     prefixes: Prefixes = field(default=NO_PREFIXES, compare=False)
     wrapped: Mapping[int, int] = field(default_factory=dict, compare=False)
     """Maps the further lines of statements of several lines to the first."""
+    unread: frozenset[int] = field(default=frozenset(), compare=False)
+    """The lines of views that no statement reads."""
 
     @cached_property
     def _sites(self) -> dict[int, Site]:

@@ -47,8 +47,8 @@ from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.groups import Expansion
 from nncdbg.textual_repr.literals import filled
+from nncdbg.textual_repr.passed_values import PassedValues
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
     Block,
@@ -453,9 +453,9 @@ class TextParser(ProgramLines):
 
     def complete_graphs(self) -> dict[str, Graph]:
         """Return the graphs with the values that ``...`` stands for; raise the errors in them."""
-        if not self.groups:
+        if not self.listed:
             return self.graphs
-        expansion = Expansion(self.graphs, self.groups, next(iter(self.graphs)), self.state_lines)
+        expansion = PassedValues(self.graphs, self.listed, next(iter(self.graphs)), self.state_lines)
         for use in self.deferred:
             if use.mark.name in expansion.missing:
                 message = f"{shown(use.mark.name)} is not defined, and no call above returns it"
@@ -477,7 +477,7 @@ class TextParser(ProgramLines):
         self.close_unclosed(len(self.lines))
         self.close_states(len(self.lines))
         graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
-        for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions(), self.groups):
+        for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions(), self.listed):
             self.report(line, flaw)
         for line, flaw in wrong_tracks(self.tracks, self.value_names, self.prefixes):
             self.report(line, flaw)

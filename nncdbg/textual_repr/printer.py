@@ -9,16 +9,18 @@ import heapq
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from os.path import commonprefix
 from typing import Any
 
+from nncdbg.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.escaping import printable
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import defined
 from nncdbg.ir.records import (
+    Array,
     BackwardLine,
     Constant,
     Graph,
@@ -43,8 +45,8 @@ from nncdbg.text.listing import Line, Lines, Listing, driver_lines
 from nncdbg.text.short_names import LONG, folder, folders
 from nncdbg.text.torch_names import with_overload, without_overload
 from nncdbg.text.types import print_type, value_text
-from nncdbg.textual_repr.groups import NO_GROUPS, Group, groups_of
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
+from nncdbg.textual_repr.passed_values import ALL_LISTED, Listed, listed_values
 
 # -- chosen prefixes -------------------------------------------------------------------------------
 
@@ -72,7 +74,7 @@ def chosen_prefixes(program: Program) -> dict[str, str]:
     They depend on the names alone, so a model has the same text in every run.
     """
     uses = Counter(name for name in _used_names(program) if len(name) > LONG)
-    prefixes = _best(uses)
+    prefixes = _best(uses, {f"{state.value.name}." for state in program.states})
     last = {prefix: _last(prefix) for prefix in prefixes}
     words = {prefix: _label_candidates(prefix) for prefix in prefixes}
     labels: dict[str, str] = {}
@@ -99,15 +101,19 @@ def _used_names(program: Program) -> Iterator[str]:
                     yield operand
 
 
-def _best(uses: Counter[str]) -> list[str]:
-    """Return the prefixes, chosen greedily by the additional columns that each saves."""
+def _best(uses: Counter[str], states: Container[str]) -> list[str]:
+    """Return the prefixes, chosen greedily by the additional columns that each saves.
+
+    `states` are the prefixes of the attributes of one state, whose names are better read in full.
+    """
     inside: Counter[str] = Counter()
     for name, count in uses.items():
         inside[folder(name)] += count
     below: defaultdict[str, list[str]] = defaultdict(list)
     for innermost in inside:
         for prefix in folders(innermost + "x"):
-            below[prefix].append(innermost)
+            if prefix not in states:
+                below[prefix].append(innermost)
     for prefix in list(below):
         if len(prefix) * sum(inside[each] for each in below[prefix]) < _LEAST:
             del below[prefix]  # It saves too little in the best case.
@@ -195,6 +201,17 @@ _INDENT = "    "
 """Additional indentation of the further lines of a statement."""
 
 _before_op = re.compile(rf'(?:[^"=]|{STRING})*? = (?!data\()(?=[@"A-Za-z_][^ ]*\()').match
+_ONE_LINE = (Kind.OP, Kind.CALL)
+
+_FLOAT_COLUMNS = 17
+"""Maximum number of columns of an f32 with its separator."""
+
+_PER_LINE = 8
+"""Number of elements on each line of a long list."""
+
+_WIDE = frozenset(("f64", "str", *COMPLEX))
+"""Types with elements of more than 20 columns."""
+
 _piece = re.compile(rf'(?:{STRING}|\[[^\[\]"\s]{{1,60}}\]|[^\s",]|")+,?|,')
 _clause = (":", "loc(", "|", "->")
 
@@ -204,7 +221,7 @@ def wrapped(text: str, indent: str = "", located: str = "") -> list[str]:
 
     `located` is the text with its location, which is not counted, so that it moves no line.
     """
-    head = _before_op(text)
+    head = None if " = " in text[: _FIRST - 1 - len(indent)] else _before_op(text)
     apart = head is not None and len(indent) + head.end() >= _FIRST
     if not apart and len(indent) + len(text) <= COLUMNS:
         return [indent + (located or text)]
@@ -236,22 +253,23 @@ def _breaks(text: str) -> Iterator[int]:
             yield start
 
 
-def _may_be_long(node: Node) -> bool:
-    """Return whether a statement may need several lines; False only if it surely does not."""
-    if node.placement is not None:
-        return True
-    outputs = sum(len(value.name) + 3 for value in node.outputs)
-    columns = 40 + len(node.op) + outputs + 24 * len(node.outputs)
+def _most_columns(node: Node) -> int:
+    """Return a number of columns that the op, its arguments and its types surely do not exceed."""
+    columns = len(node.op) + 8
+    for value in node.outputs:
+        columns += 3 if value.type is None else len(print_type(value.type)) + 2
     for operand in node.inputs:
-        columns += len(operand) + 3 if isinstance(operand, str) else 24
-    for key, value in node.attributes.items():
-        if isinstance(value, str):
-            columns += len(key) + 4 * len(value) + 5
-        elif isinstance(value, (bool, int, float)) or (isinstance(value, tuple) and len(value) <= 4):
-            columns += len(key) + len(repr(value)) + 5
+        columns += len(operand) + 5 if isinstance(operand, str) else 24
+    for key, attribute in node.attributes.items():
+        if isinstance(attribute, str):
+            columns += len(key) + 4 * len(attribute) + 5
+        elif isinstance(attribute, (bool, int, float)) or (
+            isinstance(attribute, tuple) and len(attribute) <= 4
+        ):
+            columns += len(key) + len(repr(attribute)) + 5
         else:
-            return True
-    return columns > COLUMNS or outputs + 2 * len(node.outputs) + 12 >= _FIRST
+            return COLUMNS + 1
+    return columns
 
 
 # -- printer ---------------------------------------------------------------------------------------
@@ -305,11 +323,11 @@ def with_graphs(shown: Listing, graphs: Iterable[Graph], title: str) -> Listing:
 
 
 def print_statement(
-    node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES, group: Group | None = None
+    node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES, listed: Listed | None = None
 ) -> str:
     """Return the line of `node` in the text; for ``if`` and ``while``, the line that opens it.
 
-    `group` is that of the graph that it calls: ``...`` stands for the other operands and outputs.
+    `listed` is what the graph that it calls lists: ``...`` stands for the other operands and outputs.
     """
     where = f" {location_text(node.location, prefixes)}" if locations and node.location is not None else ""
     where += margin_text(node.placement, prefixes)
@@ -324,20 +342,33 @@ def print_statement(
     if kind is Kind.UPDATE:
         states = [operand_text(state.name, prefixes) for state in node.outputs]
         return f"update {_pairs(states, node.inputs, prefixes)}{where}"
-    inputs, outputs = (None, None) if group is None else (group.inputs, group.outputs)
-    results = [_result(value.name, prefixes) for value in node.outputs[:outputs]]
+    inputs, outputs = (None, None) if listed is None else (listed.inputs, listed.outputs)
+    results = _results(node.outputs[:outputs], prefixes)
     if outputs is not None:
-        results.append(ELLIPSIS)
+        results += f"{', ' if results else ''}{ELLIPSIS}"
     if kind is Kind.CALL and (saved := node.attributes.get("saved")) is not None:
         node = replace(node, attributes={})
-        results.append(f"saved {operand_text(str(saved), prefixes)}")
+        results += f"{', ' if results else ''}saved {operand_text(str(saved), prefixes)}"
     text = _application(node, prefixes, inputs)
     types = _types_behind(node.outputs[:outputs])
-    return f"{', '.join(results)} = {text}{types}{where}" if results else f"{text}{where}"
+    return f"{results} = {text}{types}{where}" if results else f"{text}{where}"
 
 
-def _result(name: str, prefixes: Prefixes) -> str:
-    return f"%{prefixes.spell(name)}" if name else "_"
+def _results(values: Sequence[Value], prefixes: Prefixes) -> str:
+    return ", ".join([f"%{prefixes.spell(value.name)}" if value.name else "_" for value in values])
+
+
+def _outputs_line(node: Node, prefixes: Prefixes) -> str:
+    """Return the first line of a statement that has its outputs on a line of their own."""
+    return f"{_results(node.outputs, prefixes)} ="
+
+
+def _call_line(node: Node, locations: bool, prefixes: Prefixes) -> str:
+    """Return the second line of a statement that has its outputs on a line of their own."""
+    return print_statement(replace(node, outputs=()), False, prefixes) + (
+        _types_behind(node.outputs)
+        + (f" {location_text(node.location, prefixes)}" if locations and node.location is not None else "")
+    )
 
 
 def _types_behind(values: Sequence[Value]) -> str:
@@ -373,10 +404,8 @@ def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
             where = f" {location_text(first.location, prefixes)}"
         if state.of is not None and first == zeros_like(state.value, state.of):
             text = "zeros"
-    elif first == Reference(state.value.name):
-        text = "data"
     else:
-        text = _data_text(first, prefixes)
+        text = _data_text(first, prefixes, state.value.name)
     belongs = f" for {operand_text(state.of, prefixes)}" if state.of is not None else ""
     return f"{value_text(state.value, prefixes.spell)} = {text}{belongs}{where}"
 
@@ -507,10 +536,30 @@ def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes, count:
 
 
 def _constant_text(constant: Constant, prefixes: Prefixes) -> str:
-    return f"{value_text(constant.value, prefixes.spell)} = {_data_text(constant.data, prefixes)}"
+    text = _data_text(constant.data, prefixes, constant.value.name)
+    return f"{value_text(constant.value, prefixes.spell)} = {text}"
 
 
-def _data_text(data: Inline | Reference, prefixes: Prefixes) -> str:
+def _array_head(constant: Constant, prefixes: Prefixes) -> str:
+    """Return the first line of an array that has lines of its own."""
+    return f"{value_text(constant.value, prefixes.spell)} ="
+
+
+def _array_line(array: Array, first: int) -> str:
+    """Return the line with the elements from number `first` on, with the brackets around them."""
+    sizes = list(itertools.accumulate(reversed(array.shape), int.__mul__))
+    texts = []
+    for at in range(first, min(first + _PER_LINE, array.size)):
+        opened = "[" * sum(at % size == 0 for size in sizes)
+        closed = "]" * sum((at + 1) % size == 0 for size in sizes)
+        texts.append(f"{opened}{array_text(array.reshape(-1)[at])}{closed}")
+    return ", ".join(texts) + ("" if first + _PER_LINE >= array.size else ",")
+
+
+def _data_text(data: Inline | Reference, prefixes: Prefixes, name: str | None = None) -> str:
+    """Return a literal, ``data("key")``, or ``data`` for the key `name`."""
+    if data == Reference(name or ""):
+        return "data"
     if isinstance(data, Inline):
         return array_text(data.array)
     store = f", store={data.store}" if data.store else ""
@@ -518,9 +567,9 @@ def _data_text(data: Inline | Reference, prefixes: Prefixes) -> str:
 
 
 def _print(program: Program, locations: bool) -> _Output:
-    groups = groups_of(program)
+    listed = listed_values(program)
     declared = chosen_prefixes(program) if program.prefixes is None else program.prefixes
-    out = _Output(locations, Prefixes(declared), groups)
+    out = _Output(locations, Prefixes(declared), listed)
     out.head(program)
     others = (graph for name, graph in program.graphs.items() if name != program.entry)
     for graph in (program.graphs[program.entry], *others):
@@ -544,9 +593,11 @@ class _Open:
 class _Output:
     """The lines so far. Nested graphs are kept on an explicit stack, so depth is unlimited."""
 
-    def __init__(self, locations: bool, prefixes: Prefixes, groups: Mapping[str, Group] = NO_GROUPS) -> None:
+    def __init__(
+        self, locations: bool, prefixes: Prefixes, listed: Mapping[str, Listed] = ALL_LISTED
+    ) -> None:
         self.locations = locations
-        self.groups = groups
+        self.listed = listed
         self.prefixes = prefixes
         self.lines: list[Line] = []
         self.statements: dict[Path, tuple[int, ...]] = {}
@@ -620,13 +671,13 @@ class _Output:
 
     def graph(self, graph: Graph) -> None:
         self.own = self.prefixes.within(graph.name)
-        group = self.groups.get(graph.name, Group())
-        inputs = _values_text(graph.inputs, self.own, group.inputs)
-        outputs = _values_text(graph.outputs, self.own, group.outputs)
+        listed = self.listed.get(graph.name, Listed())
+        inputs = _values_text(graph.inputs, self.own, listed.inputs)
+        outputs = _values_text(graph.outputs, self.own, listed.outputs)
         self.comment(graph.comment, "##")
         margin = margin_text(graph.begin, self.own)
-        self.put_wrapped(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
-        self.open(graph, (graph.name,), None)
+        line = self.put_wrapped(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
+        self.open(graph, (graph.name,), None, line)
         while self.stack:
             self.advance(self.stack[-1])
 
@@ -646,12 +697,53 @@ class _Output:
         return first
 
     def put_statement(self, node: Node) -> int:
-        group = self.groups.get(node.called or "")
-        if group is None and not _may_be_long(node):
-            return self.put_later(print_statement, node, self.locations, self.own)
-        text = print_statement(node, False, self.own, group)
+        """Add a statement; if it surely fits one line, or two, they are written on first access."""
+        listed = self.listed.get(node.called or "")
+        indent = 2 * len(self.stack)
+        if (
+            listed is None
+            and node.kind in _ONE_LINE
+            and node.placement is None
+            and "saved" not in node.attributes
+        ):
+            call = _most_columns(node)
+            front = indent + sum(len(value.name) + 5 for value in node.outputs) + 1
+            if front >= _FIRST:
+                front = indent + len(_results(node.outputs, self.own)) + 3
+            if front < _FIRST and front + call <= COLUMNS:
+                return self.put_later(print_statement, node, self.locations, self.own)
+            if _FIRST <= front <= COLUMNS and indent + len(_INDENT) + call <= COLUMNS:
+                first = self.put_later(_outputs_line, node, self.own)
+                self.lines.append((" " * indent + _INDENT, _call_line, (node, self.locations, self.own)))
+                self.wrapped[first + 1] = first
+                return first
+        text = print_statement(node, False, self.own, listed)
         shown = self.locations and node.location is not None
-        return self.put_wrapped(text, print_statement(node, True, self.own, group) if shown else "")
+        return self.put_wrapped(text, print_statement(node, True, self.own, listed) if shown else "")
+
+    def put_constant(self, constant: Constant) -> None:
+        """Add a constant; a long list of numbers has lines of eight."""
+        data = constant.data
+        if not isinstance(data, Inline):
+            self.put_later(_constant_text, constant, self.own)
+            return
+        array = data.array
+        is_float = name_of(array.dtype) in FLOATS and array.itemsize <= 4
+        columns = len(constant.value.name) + 30 + _FLOAT_COLUMNS * array.size
+        if array.size == 1 or (is_float and columns <= COLUMNS):
+            self.put_later(_constant_text, constant, self.own)
+        elif (
+            array.size
+            and array.ndim
+            and name_of(array.dtype) not in _WIDE
+            and (is_float or array.size > _PER_LINE)
+        ):
+            first = self.put_later(_array_head, constant, self.own)
+            for at in range(0, array.size, _PER_LINE):
+                self.lines.append(("  " * len(self.stack) + _INDENT, _array_line, (array, at)))
+                self.wrapped[len(self.lines)] = first
+        else:
+            self.put_wrapped(_constant_text(constant, self.own))
 
     def put_later(self, write: Callable[..., str], *arguments: Any) -> int:
         """Add a line that `write` makes from the arguments on first access; return its number."""
@@ -664,28 +756,32 @@ class _Output:
             plain = all(char.isprintable() or char == "\t" for char in line)
             self.put(f"{prefix} {line}" if line and plain else prefix + (quote(line) if line else ""))
 
-    def open(self, graph: Graph, path: Path, node: Node | None) -> None:
-        last = len(self.lines)
-        self.headers[path] = self.wrapped.get(last, last)
+    def open(self, graph: Graph, path: Path, node: Node | None, line: int) -> None:
+        self.headers[path] = line
         self.stack.append(_Open(graph, path, node))
         if node is not None:
             self.comment(graph.comment, "##!")
         for constant in graph.constants:
-            self.put_later(_constant_text, constant, self.own)
+            self.put_constant(constant)
 
     def advance(self, block: _Open) -> None:
         """Print the next statement of the innermost block, or close the block."""
         if block.pc == len(block.graph.nodes):
-            count = self.groups.get(block.graph.name, Group()).outputs
-            text = _terminator_text(block.graph, block.node, self.own, count)
-            block.lines.append(self.put_wrapped(text))
+            count = self.listed.get(block.graph.name, Listed()).outputs
+            arguments = (block.graph, block.node, self.own, count)
+            names = sum(len(value.name) + 5 for value in block.graph.outputs)
+            if block.node is None and block.graph.end is None and names + 9 <= COLUMNS:
+                block.lines.append(self.put_later(_terminator_text, *arguments))
+            else:
+                block.lines.append(self.put_wrapped(_terminator_text(*arguments)))
             self.close(block)
             return
         node = block.graph.nodes[block.pc]
         self.comment(node.comment, "##")
-        block.lines.append(self.put_statement(node))
+        line = self.put_statement(node)
+        block.lines.append(line)
         if node.subgraphs:
-            self.open(node.subgraphs[0], (*block.path, block.pc, 0), node)
+            self.open(node.subgraphs[0], (*block.path, block.pc, 0), node, line)
         else:
             block.pc += 1
 
@@ -698,8 +794,8 @@ class _Output:
             return
         *outer, index = block.path
         if node.kind is Kind.IF and index == 0:
-            self.put(f"}} else{_label(node.subgraphs[1])} {{")
-            self.open(node.subgraphs[1], (*outer, 1), node)
+            line = self.put(f"}} else{_label(node.subgraphs[1])} {{")
+            self.open(node.subgraphs[1], (*outer, 1), node, line)
             return
         self.put_wrapped(f"}} -> ({_results_text(node, self.own)})")
         self.stack[-1].pc += 1

@@ -16,7 +16,7 @@ from nncdbg.ir.records import BackwardLine, Constant, Graph, Node, Path, Placeme
 from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import ELLIPSIS, Flaw, Prefixes, name_text, nearest, quote
-from nncdbg.textual_repr.groups import NO_GROUPS, Group
+from nncdbg.textual_repr.passed_values import ALL_LISTED, Listed
 from nncdbg.textual_repr.statements import NameSpan
 
 ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
@@ -61,10 +61,10 @@ class Block:
     names: dict[str, int] = field(default_factory=dict)
     results: tuple[Value, ...] | None = None
     end: int = 0
-    group: Group | None = None
-    """The group of a graph whose inputs or outputs end in ``...``."""
+    listed: Listed | None = None
+    """The listed values of a graph whose inputs or outputs end in ``...``."""
     open_names: bool = False
-    """Values may come from a group, so an undefined name is no error before the end of the text."""
+    """Values may be passed, so an undefined name is no error before the end of the text."""
     before: Placement | None = None
     after: Placement | None = None
     astray: bool = False
@@ -95,7 +95,7 @@ class Block:
         """Return a last line of this block, with the values that it needs."""
         spell = prefixes.spell
         names = [f"%{spell(value.name)}" for value in self.outputs]
-        if self.group is not None and self.group.outputs is not None:
+        if self.listed is not None and self.listed.outputs is not None:
             names.append(ELLIPSIS)
         if self.kind == "body":
             names = [f"%{spell(value.name)} = %{spell(value.name)}" for value in self.inputs[1:]]
@@ -285,7 +285,7 @@ def wrong_calls(
     graphs: Mapping[str, Graph],
     broken: Container[str],
     suggestions: Suggestions,
-    groups: Mapping[str, Group] = NO_GROUPS,
+    listed: Mapping[str, Listed] = ALL_LISTED,
 ) -> Iterable[tuple[int, Flaw]]:
     """Yield the invalid calls with their lines; graphs in `broken` had errors themselves."""
     for call in calls:
@@ -298,10 +298,10 @@ def wrong_calls(
             yield call.line, Flaw(message, mark.start, mark.width, hint, code="unknown-graph")
         if graph is None:
             continue
-        group = groups.get(mark.name, Group())
-        for listed, what in ((group.inputs, "inputs"), (group.outputs, "outputs")):
-            if message := _wrong_group(call, name, listed, what):
-                yield call.line, Flaw(message, mark.start, mark.width, _GROUP_HINT, code="arity")
+        own = listed.get(mark.name, Listed())
+        for number, what in ((own.inputs, "inputs"), (own.outputs, "outputs")):
+            if message := _wrong_passing(call, name, number, what):
+                yield call.line, Flaw(message, mark.start, mark.width, _PASSED_HINT, code="arity")
         for count, wanted, what in (
             (call.inputs, len(graph.inputs), "input"),
             (call.outputs, len(graph.outputs), "output"),
@@ -312,10 +312,10 @@ def wrong_calls(
                 yield call.line, Flaw(message, mark.start, mark.width, hint, code="arity")
 
 
-_GROUP_HINT = "write ... at the end of the list in the call and in the graph, or list all values in both"
+_PASSED_HINT = "write ... at the end of the list in the call and in the graph, or list all values in both"
 
 
-def _wrong_group(call: WrittenCall, name: str, listed: int | None, what: str) -> str:
+def _wrong_passing(call: WrittenCall, name: str, listed: int | None, what: str) -> str:
     """Return what is wrong with the ``...`` of a call; empty if nothing is."""
     ends = what in call.rest
     if listed is None:

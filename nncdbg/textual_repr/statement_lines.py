@@ -24,7 +24,7 @@ from nncdbg.text.lexemes import BARE, LOCAL, NO_PREFIXES, PREFIXED, STRING, Flaw
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.groups import Group
+from nncdbg.textual_repr.passed_values import Listed
 from nncdbg.textual_repr.repairs import SAVED, outside_repair, statement_repair, value_repair
 from nncdbg.textual_repr.resolution import (
     CALLED,
@@ -104,9 +104,9 @@ class StatementLines:
         """The line of the open block of states; 0 outside of one."""
         self.behind: dict[int, int] = {}
         """Stretches of lines that are parsed before their turn: the first index, and that after the last."""
-        self.groups: dict[str, Group] = {}
+        self.listed: dict[str, Listed] = {}
         self.deferred: list[Unresolved] = []
-        """Uses of names that may be values of a group."""
+        """Uses of names that may be passed values."""
         self.wrapped: dict[int, str] = {}
         """The statements of several lines by their first line, with the line ends."""
 
@@ -296,12 +296,12 @@ class StatementLines:
         first = self.graph_lines.setdefault(name, number)
         block = Block("graph", number, (name,), None, None, name, inputs, outputs, comment, before=margin)
         if rest := names.rest | names_out.rest:
-            block.group = Group(
+            block.listed = Listed(
                 len(inputs) if "inputs" in rest else None, len(outputs) if "outputs" in rest else None
             )
             block.open_names = "inputs" in rest
             if first == number:
-                self.groups[name] = block.group
+                self.listed[name] = block.listed
         self.open(block, names)
         if first != number:
             hint = f"the first is at line {first}"
@@ -406,17 +406,18 @@ class StatementLines:
         names = Names()
         values = read.outputs(cursor, names)
         start = cursor.blank()
-        if not read.at_call(cursor):
+        if values and cursor.peek_word() == "data":
+            value = _only(values, cursor, start)
+            constant = Constant(value, read.reference(cursor, value.name))
+            cursor.end()
+            self.enter_constant(block, constant, names, number)
+        elif not read.at_call(cursor):
             literal = self.constant(cursor, values, start)
             if literal is None:
                 self.comment.clear()
                 self.define(names, number)
             else:
                 self.enter_constant(block, literal, names, number)
-        elif values and cursor.peek_word() == "data":
-            constant = Constant(_only(values, cursor, start), read.reference(cursor))
-            cursor.end()
-            self.enter_constant(block, constant, names, number)
         else:
             self.op(block, cursor, values, names, number)
 
@@ -527,9 +528,9 @@ class StatementLines:
 
     def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor, names: Names) -> None:
         """Check that a graph returns its declared outputs, and that branches yield equally many values."""
-        grouped = block.group is not None and block.group.outputs is not None
-        if grouped != ("outputs" in names.rest):
-            message = f"the outputs of the block {'end' if grouped else 'do not end'} in ..."
+        passes = block.listed is not None and block.listed.outputs is not None
+        if passes != ("outputs" in names.rest):
+            message = f"the outputs of the block {'end' if passes else 'do not end'} in ..."
             raise cursor.whole(message, f"write {block.end_line(self.prefixes)}")
         if block.kind == "graph":
             named, given = [v.name for v in block.outputs], [v.name for v in results]

@@ -58,7 +58,7 @@ def _check(parser: ArgumentParser, options: Namespace) -> None:
 )
 def main(options: Namespace) -> int:
     """Print the text, or write text or a model to a file; paths of stores are relative to its folder."""
-    from nncdbg.engine.listing import without_defaults
+    from nncdbg.engine.frontends.listing import without_defaults
     from nncdbg.opening.programs import open_program
 
     # A program without a run has no number of steps; the training that is made of it has one.

@@ -1,8 +1,8 @@
-"""Groups of values that travel between graphs under their own names, written as ``...``.
+"""Values that pass between graphs under their own names, written as ``...``.
 
 A training step passes hundreds of values from its forward to its backward pass, and a gradient for each
-parameter to its optimizer.  In the text, ``...`` at the end of a list of inputs, outputs or operands stands
-for the values that pass under the name that their statement gave them:
+parameter to its optimizer.  In the text, ``...`` at the end of a list of inputs, outputs or operands is short
+for the values that pass under their own names:
 
 - the inputs ``...`` of a graph are the names that the graph reads and does not define, in the order of use;
 - its outputs ``...`` are the names that it or the graphs that it calls define and that graphs around it
@@ -30,37 +30,37 @@ _FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Listed:
     """The number of inputs and of outputs of a graph before its ``...``; None without ``...``."""
 
     inputs: int | None = None
     outputs: int | None = None
 
 
-NO_GROUPS: Mapping[str, Group] = {}
-_NONE = Group()
+ALL_LISTED: Mapping[str, Listed] = {}
+_NONE = Listed()
 _T = TypeVar("_T")
 
 
-# -- values of groups ------------------------------------------------------------------------------
+# -- passed values ---------------------------------------------------------------------------------
 
 
-class Expansion:
-    """The graphs of a text with the values of their groups.
+class PassedValues:
+    """The graphs of a text with their passed values.
 
-    `graphs` have only the values before each ``...``; `groups` says which of them have it.  A name without a
+    `graphs` have only the values before each ``...``; `listed` says which of them have it.  A name without a
     definition that can reach its use is in `missing`, with the graph that reads it.
     """
 
     def __init__(
         self,
         graphs: Mapping[str, Graph],
-        groups: Mapping[str, Group],
+        listed: Mapping[str, Listed],
         entry: str,
         states: Container[str],
     ) -> None:
         self._graphs = graphs
-        self._groups = groups
+        self._listed_of = listed
         self._states = states
         self._homes = _homes(graphs)
         self._order = _callees_first(graphs)
@@ -72,7 +72,7 @@ class Expansion:
         self.missing: dict[str, str] = {}
         for name in self._order:
             self._read(name)
-        if self._group(entry).outputs is not None:
+        if self._listed_in(entry).outputs is not None:
             explicit = {value.name for value in graphs[entry].outputs}
             attributes = state_attributes(graphs, entry, states)
             self._wanted[entry] = {name for name in attributes if name not in explicit}
@@ -82,11 +82,11 @@ class Expansion:
         for name in self._order:
             self._outputs[name] = self._results(name)
 
-    def _group(self, name: str) -> Group:
-        return self._groups.get(name, _NONE)
+    def _listed_in(self, name: str) -> Listed:
+        return self._listed_of.get(name, _NONE)
 
     def _read(self, name: str) -> None:
-        """Find the inputs of a graph's group, and which calls in the graph return the names it reads."""
+        """Find the inputs that a graph is passed, and which calls in it return the names that it reads."""
         graph = self._graphs[name]
         own = {value.name for value in graph.inputs} | {each.value.name for each in graph.constants}
         providers: list[str] = []
@@ -99,7 +99,7 @@ class Expansion:
                     continue
                 if not self._ask(providers, each):
                     inputs[each] = None
-                    if self._group(name).inputs is None:
+                    if self._listed_in(name).inputs is None:
                         self.missing[each] = name
 
         for node in graph.nodes:
@@ -108,13 +108,13 @@ class Expansion:
             if called in self._below:
                 use(self._inputs[called])
                 below |= self._below[called]
-                if self._group(called).outputs is not None:
+                if self._listed_in(called).outputs is not None:
                     providers.append(called)
             if node.kind is not Kind.UPDATE:
                 own.update(value.name for value in node.outputs)
         use(value.name for value in graph.outputs)
         self._below[name], self._providers[name] = below, providers
-        self._inputs[name] = inputs if self._group(name).inputs is not None else {}
+        self._inputs[name] = inputs if self._listed_in(name).inputs is not None else {}
 
     def _ask(self, providers: Collection[str], name: str) -> bool:
         """Let the call that returns the name do so; return whether there is one."""
@@ -132,8 +132,8 @@ class Expansion:
             self._ask(self._providers[graph], name)
 
     def _results(self, name: str) -> dict[str, None]:
-        """Return the outputs of a graph's group, in the order of their definition."""
-        if self._group(name).outputs is None:
+        """Return the outputs that a graph passes on, in the order of their definition."""
+        if self._listed_in(name).outputs is None:
             return {}
         graph, wanted = self._graphs[name], self._wanted[name]
         explicit = {value.name for value in graph.outputs}
@@ -160,7 +160,7 @@ class Expansion:
 
     def _call(self, node: Node) -> Node:
         called = node.called
-        if called is None or called not in self._groups or called not in self._graphs:
+        if called is None or called not in self._listed_of or called not in self._graphs:
             return node
         outputs = tuple(map(self._value, self._outputs[called]))
         return replace(node, inputs=(*node.inputs, *self._inputs[called]), outputs=node.outputs + outputs)
@@ -168,7 +168,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """The only graph that defines a value, by a statement that is no call that returns it from a group."""
+    """The only graph that defines a value, by a statement that is no call that passes it on."""
 
     graph: str
     value: Value
@@ -181,8 +181,8 @@ def _homes(graphs: Mapping[str, Graph]) -> dict[str, _Home]:
         for node in graph.nodes:
             if node.kind is Kind.UPDATE:
                 continue
-            returned = graphs[node.called].outputs if node.called in graphs else ()
-            same = {value.name for value in returned}
+            called = graphs.get(node.called or "")
+            same = {value.name for value in called.outputs} if called is not None else set()
             for value in node.outputs:
                 if value.name in same or not value.name:
                     continue
@@ -212,7 +212,7 @@ def _callees_first(graphs: Mapping[str, Graph]) -> list[str]:
 
 
 def _calls(graphs: Mapping[str, Graph], name: str) -> Iterator[str]:
-    return iter([node.called for node in graphs[name].nodes if node.called in graphs])  # type: ignore[misc]
+    return (called for node in graphs[name].nodes if (called := node.called) is not None and called in graphs)
 
 
 _version = re.compile(r"\.[0-9]+\Z")
@@ -229,8 +229,9 @@ def state_attributes(graphs: Mapping[str, Graph], entry: str, states: Container[
         node = next(stack[-1], None)
         if node is None:
             stack.pop()
-        elif node.called in graphs and len(stack) <= len(graphs):
-            stack.append(iter(graphs[node.called].nodes))  # type: ignore[index]
+        elif (called := node.called) is not None and called in graphs:
+            if len(stack) <= len(graphs):
+                stack.append(iter(graphs[called].nodes))
         elif node.kind is not Kind.UPDATE:
             for value in node.outputs:
                 attribute = _version.sub("", value.name)
@@ -239,19 +240,19 @@ def state_attributes(graphs: Mapping[str, Graph], entry: str, states: Container[
     return dict.fromkeys(last.values())
 
 
-# -- groups of a program ---------------------------------------------------------------------------
+# -- listed values of a program --------------------------------------------------------------------
 
 
-def groups_of(program: Program) -> dict[str, Group]:
-    """Return the groups with which a program is printed: those of which the text means the same program."""
+def listed_values(program: Program) -> dict[str, Listed]:
+    """Return what each graph lists in the text of a program, which means exactly this program."""
     others = (graph for name, graph in program.graphs.items() if name != program.entry)
     if not program.states and all(len(graph.outputs) <= _FEW for graph in others):
         return {}
     chosen = _Choice(program)
-    groups = chosen.groups()
+    listed = chosen.listed()
     states = {state.value.name for state in program.states}
-    while groups:
-        made = Expansion(chosen.reduced(groups), groups, program.entry, states).graphs()
+    while listed:
+        made = PassedValues(chosen.reduced(listed), listed, program.entry, states).graphs()
         wrong = {name for name in program.graphs if made[name] != program.graphs[name]}
         if not wrong:
             break
@@ -259,19 +260,19 @@ def groups_of(program: Program) -> dict[str, Group]:
         calls = {
             node.called for name in wrong for node in program.graphs[name].nodes if node.called is not None
         }
-        fewer = {name: group for name, group in groups.items() if name not in wrong and name not in calls}
-        groups = fewer if len(fewer) < len(groups) else {}
-    return groups
+        fewer = {name: own for name, own in listed.items() if name not in wrong and name not in calls}
+        listed = fewer if len(fewer) < len(listed) else {}
+    return listed
 
 
-def in_order_of_groups(program: Program) -> Program:
+def with_passed_values_last(program: Program) -> Program:
     """Return the program with its values that ``...`` can stand for at the end of each list, in its order."""
     chosen = _Choice(program, reorder=True)
-    groups = chosen.groups()
-    if not groups:
+    listed = chosen.listed()
+    if not listed:
         return program
     states = {state.value.name for state in program.states}
-    expansion = Expansion(chosen.reduced(groups), groups, program.entry, states)
+    expansion = PassedValues(chosen.reduced(listed), listed, program.entry, states)
     made = expansion.graphs()
     same = all(_equal_sets(made[name], graph) for name, graph in program.graphs.items())
     return replace(program, graphs=made) if same and not expansion.missing else program
@@ -338,17 +339,17 @@ class _Choice:
                     self._outputs[called.name].add(value.name)
                     listed.add(result.name)
 
-    def groups(self) -> dict[str, Group]:
-        """Return the groups of the graphs that do not list all values."""
-        groups = {}
+    def listed(self) -> dict[str, Listed]:
+        """Return what is listed by the graphs that do not list all values."""
+        found = {}
         for name, graph in self._program.graphs.items():
             if name in self._whole:
                 continue
             inputs = self._count(graph.inputs, self._inputs[name])
             outputs = self._count(graph.outputs, self._outputs[name])
             if inputs is not None or outputs is not None:
-                groups[name] = Group(inputs, outputs)
-        return groups
+                found[name] = Listed(inputs, outputs)
+        return found
 
     def _count(self, values: tuple[Value, ...], listed: set[str]) -> int | None:
         """Return the number of listed values if others follow them; None for another order."""
@@ -356,24 +357,24 @@ class _Choice:
         in_front = all(value.name in listed for value in values[:count])
         return count if count < len(values) and (in_front or self._reorder) else None
 
-    def reduced(self, groups: Mapping[str, Group]) -> dict[str, Graph]:
-        """Return the graphs with only the listed values of the groups."""
-        return {name: self._reduced(graph, groups) for name, graph in self._program.graphs.items()}
+    def reduced(self, listed: Mapping[str, Listed]) -> dict[str, Graph]:
+        """Return the graphs with only the listed values."""
+        return {name: self._reduced(graph, listed) for name, graph in self._program.graphs.items()}
 
-    def _reduced(self, graph: Graph, groups: Mapping[str, Group]) -> Graph:
-        group = groups.get(graph.name, _NONE)
-        nodes = tuple(self._call(node, groups) for node in graph.nodes)
-        inputs = self._kept(graph.inputs, graph.inputs, self._inputs[graph.name], group.inputs)
-        outputs = self._kept(graph.outputs, graph.outputs, self._outputs[graph.name], group.outputs)
+    def _reduced(self, graph: Graph, listed: Mapping[str, Listed]) -> Graph:
+        own = listed.get(graph.name, _NONE)
+        nodes = tuple(self._call(node, listed) for node in graph.nodes)
+        inputs = self._kept(graph.inputs, graph.inputs, self._inputs[graph.name], own.inputs)
+        outputs = self._kept(graph.outputs, graph.outputs, self._outputs[graph.name], own.outputs)
         return replace(graph, inputs=inputs, outputs=outputs, nodes=nodes)
 
-    def _call(self, node: Node, groups: Mapping[str, Group]) -> Node:
+    def _call(self, node: Node, listed: Mapping[str, Listed]) -> Node:
         called = self._program.graphs.get(node.called or "")
-        if called is None or called.name not in groups:
+        if called is None or called.name not in listed:
             return node
-        group = groups[called.name]
-        inputs = self._kept(node.inputs, called.inputs, self._inputs[called.name], group.inputs)
-        outputs = self._kept(node.outputs, called.outputs, self._outputs[called.name], group.outputs)
+        own = listed[called.name]
+        inputs = self._kept(node.inputs, called.inputs, self._inputs[called.name], own.inputs)
+        outputs = self._kept(node.outputs, called.outputs, self._outputs[called.name], own.outputs)
         return replace(node, inputs=inputs, outputs=outputs)
 
     @staticmethod
@@ -386,7 +387,7 @@ class _Choice:
 
 
 def _called_elsewhere(program: Program) -> set[str]:
-    """Return the graphs that other lines, or calls in nested blocks, call: they have no groups."""
+    """Return the graphs that other lines, or calls in nested blocks, call: they list all values."""
     lines = [line for run in program.runs for line in (run, *run.evaluations)]
     names = {line.graph for line in lines} | {line.of for line in program.backwards}
     nested = (block for path, block in blocks(program.graphs) if len(path) > 1)
