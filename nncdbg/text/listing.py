@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, TypeAlias, overload
 
 from nncdbg.errors import Excerpt
@@ -140,15 +140,19 @@ class Listing:
     def _graph_prefixes(self, line: int) -> Prefixes:
         """Return the prefixes with the module of the graph around `line`."""
         at = bisect_right(self._graph_lines, (line, "\U0010ffff")) - 1
-        return self._prefixes_of(self._graph_lines[at][1] if at >= 0 else "")
+        graph = self._graph_lines[at][1] if at >= 0 else ""
+        if graph not in self._prefixes_of:
+            self._prefixes_of[graph] = self.prefixes.within(graph)
+        return self._prefixes_of[graph]
 
     @cached_property
     def _graph_lines(self) -> list[tuple[int, str]]:
         return sorted((line, str(path[0])) for path, line in self.headers.items() if len(path) == 1)
 
     @cached_property
-    def _prefixes_of(self) -> Callable[[str], Prefixes]:
-        return cache(self.prefixes.within)
+    def _prefixes_of(self) -> dict[str, Prefixes]:
+        """The prefixes with the module of a graph, by its name, as they are used; a copy takes them along."""
+        return {}
 
     def header_line(self, path: Path) -> int:
         """Return the first line of the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""
