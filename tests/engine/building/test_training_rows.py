@@ -127,7 +127,7 @@ graph @with_input(%x: f64[N,3], %t: f64[N,2]) -> (%d_w: f64[4,2], %d_x: f64[N,3]
 
 graph @without_input(%x: f64[N,3], %t: f64[N,2]) -> (%d_w: f64[4,2]) {
   %l, saved %s = @main(%x, %t) : f64[]
-  %d_w: f64[4,2], _: f64[N,3] = @main.backward(1.0, %s)
+  %d_w, _ = @main.backward(1.0, %s) : f64[4,2], f64[N,3]
   return %d_w
 }
 
@@ -166,7 +166,7 @@ MASKED = """opset 18
 
 graph @main(%x: f64[2], %w: f64[2]) -> (%a: f64[2], %b: f64[2], %d_x: f64[2]) {
   %a, %b, saved %s = @f(%x, %w) : f64[2], f64[2]
-  %d_x: f64[2], _: f64[2] = @f.backward(_, %x, %s)
+  %d_x, _ = @f.backward(_, %x, %s) : f64[2], f64[2]
   return %a, %b, %d_x
 }
 
