@@ -99,9 +99,9 @@ class Listing:
         return self.statements[path][pc]
 
     def excerpt(self, path: Path, pc: int) -> Excerpt:
-        """Return the first line of a statement, underlined from its first character."""
+        """Return a statement in one line, underlined from its first character."""
         line = self.line(path, pc)
-        text = self.lines[line - 1]
+        text = self.statement(line)
         indent = len(text) - len(text.lstrip())
         return Excerpt(text, line, indent + 1, len(text.strip()), self.file)
 
@@ -118,7 +118,8 @@ class Listing:
         """Return the statement that begins at `line`, with all its lines in one."""
         text, number = self.lines[line - 1], line + 1
         while self.wrapped.get(number) == line:
-            text += f" {self.lines[number - 1].strip()}"
+            gap = "" if text.endswith(("(", "[")) else " "
+            text += gap + self.lines[number - 1].strip()
             number += 1
         return text
 
@@ -131,11 +132,8 @@ class Listing:
         return self.prefixes.full_line(self.statement(line))
 
     def full_lines(self) -> Sequence[str]:
-        """Return all lines with the names in full."""
-        return Lines([("", self._full_text, (number,)) for number in range(1, len(self.lines) + 1)])
-
-    def _full_text(self, line: int) -> str:
-        return self._graph_prefixes(line).full_line(self.lines[line - 1])
+        """Return the lines with the names in full, the first line of a statement with all of its lines."""
+        return Lines([("", self.full_line, (number,)) for number in range(1, len(self.lines) + 1)])
 
     def _graph_prefixes(self, line: int) -> Prefixes:
         """Return the prefixes with the module of the graph around `line`."""
