@@ -98,6 +98,22 @@ class Listing:
         """Return the line of statement `pc` of the graph at `path`; both must exist."""
         return self.statements[path][pc]
 
+    def statements_beside(self, path: Path, pc: int) -> range:
+        """Return the numbers of the statements on the line of a statement of a graph.
+
+        A line has several if it is a statement over groups, or computes operands in place.  The statements of
+        a ``run`` line are steps of the run.
+        """
+        lines = self.statements[path]
+        first, end, line = pc, pc + 1, lines[pc]
+        while first and lines[first - 1] == line:
+            first -= 1
+        while end < len(lines) - 1 and lines[end] == line:
+            end += 1
+        if end - first > 1 and self.lines[line - 1].lstrip().startswith(("run ", "evaluate ")):
+            return range(pc, pc + 1)
+        return range(first, end)
+
     def excerpt(self, path: Path, pc: int) -> Excerpt:
         """Return a statement in one line, underlined from its first character."""
         line = self.line(path, pc)

@@ -15,6 +15,7 @@ from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import all_defined, defined
 from nncdbg.ir.records import (
     Graph,
+    GroupLine,
     Inline,
     Location,
     Node,
@@ -24,6 +25,7 @@ from nncdbg.ir.records import (
     StateLine,
     TensorType,
     Value,
+    zeros,
     zeros_like,
 )
 from nncdbg.process.collector import collector_paused
@@ -40,6 +42,7 @@ from nncdbg.text.lexemes import (
     Prefixes,
     UndeclaredPrefix,
     name_text,
+    nearest,
     quote,
 )
 from nncdbg.text.listing import Listing, driver_lines
@@ -47,7 +50,7 @@ from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.literals import filled
+from nncdbg.textual_repr.groups import each_member, key_of, moment_name, states_of
 from nncdbg.textual_repr.passed_values import PassedValues
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
@@ -257,7 +260,10 @@ class ProgramLines(StatementLines):
             if first is None:
                 first = zeros_like(value, of)
         if first is None:
-            raise cursor.flaw("expected `for`", self.zeros_hint(value.type))
+            first = zeros(value)
+        if first is None:
+            hint = "write a tensor of numbers with its sizes, such as f32[4], or zeros for %w"
+            raise cursor.flaw(f"zeros cannot make a {value.type}", hint)
         location = cursor.location()
         cursor.end()
         if isinstance(first, Node):
@@ -266,8 +272,11 @@ class ProgramLines(StatementLines):
         self.states.append(StateLine(value, first, of, self.take_comment()))
         self.define(names, number)
 
-    def state_block(self, cursor: Cursor, number: int) -> None:
-        """Parse ``states layers.0 {``, which begins the states of a module."""
+    def states_line(self, cursor: Cursor, number: int) -> None:
+        """Parse ``states layers.0 {``, the begin of a module's states, or ``states %m = zeros for %w``."""
+        if cursor.at("%"):
+            self.moments(cursor, number)
+            return
         if self.block is not None:
             raise cursor.whole("states inside a block", "move the block before or after the graphs")
         module = "" if cursor.at("{") else cursor.bare_or_quoted()
@@ -276,12 +285,75 @@ class ProgramLines(StatementLines):
         cursor.expect("{")
         cursor.end()
 
-    def zeros_hint(self, type: TensorType) -> str:
-        """Return the hint for ``zeros`` without ``for``: a state of the same type, or an op."""
-        like = [state.value.name for state in self.states if state.value.type == type]
-        if like:
-            return f"write the state it belongs to: zeros for %{name_text(like[-1])}"
-        return f"zeros belongs to a state, as in zeros for %w; without one, write {filled(type, 0)}"
+    def group(self, cursor: Cursor, number: int) -> None:
+        """Parse ``group %params = %w, %b`` or ``group %params = %encoder.*``."""
+        self.before_graphs("group")
+        line, names = read.group_line(cursor)
+        cursor.end()
+        self.check_group(names, line.prefix)
+        states = states_of(line, self.owners(), self.groups)
+        self.add_group(replace(line, comment=self.take_comment()), states, names.defines[0])
+
+    def check_group(self, names: Names, prefix: str = "") -> None:
+        """Raise Flaw for a member that is no state, or a prefix of none."""
+        for mark in names.uses:
+            if prefix and not any(name.startswith(prefix) for name in self.state_lines):
+                words = nearest(prefix.rstrip("."), {name.split(".")[0] for name in self.state_lines}, "%")
+                message = f"no state above starts with {name_text(prefix)}"
+                raise Flaw(message, mark.start, mark.width + 1, words or "declare the states above this line")
+            if not prefix and mark.name not in self.state_lines and mark.name not in self.groups:
+                words = nearest(mark.name, [*self.state_lines, *self.groups], "%")
+                message = f"{shown(mark.name)} is neither a state nor a group"
+                hint = words or "a group can use only the states and groups above it"
+                raise Flaw(message, mark.start, mark.width, hint, code="undefined")
+
+    def add_group(self, line: GroupLine, states: Sequence[str], mark: NameSpan) -> None:
+        """Declare a group of these states."""
+        owners = self.owners()
+        members: dict[str, str] = {}
+        for state in states:
+            other = members.setdefault(key_of(state, owners), state)
+            if other != state or len({*states}) < len(states):
+                message = f"{shown(line.name)} has two states of {shown(key_of(state, owners))}"
+                raise Flaw(message, mark.start, mark.width, f"remove {shown(state)} or {shown(other)}")
+        if not members:
+            raise Flaw(f"{shown(line.name)} has no member", mark.start, mark.width, form_of("group"))
+        if mark.name in self.state_lines or mark.name in self.groups:
+            message = f"{shown(mark.name)} is defined twice"
+            raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
+        self.groups[line.name] = members
+        self.group_lines.append(line)
+
+    def moments(self, cursor: Cursor, number: int) -> None:
+        """Parse ``states %m, %v = zeros for %params``: a state for each member of a group, for each name."""
+        self.before_graphs("states")
+        defined, names = Names(), Names()
+        cursor.items(lambda: read.definition(cursor, defined))
+        if len(defined.defines) == 0 or any(cursor.flaws):
+            raise cursor.flaw("expected a name")
+        cursor.expect("=")
+        if not cursor.accept_word("zeros"):
+            raise cursor.flaw("expected `zeros`")
+        if not cursor.accept_word("for"):
+            raise cursor.flaw("expected `for`")
+        of = read.use(cursor, names)
+        cursor.end()
+        self.check_group(names)
+        if of not in self.groups:
+            (place,) = names.uses
+            name = shown(defined.defines[0].name)
+            hint = f"write state {name}: ... = zeros for {shown(of)}, or name a group"
+            raise Flaw(f"{shown(of)} is one state", place.start, place.width, hint)
+        types = {state.value.name: state.value.type for state in self.states}
+        comment = self.take_comment()
+        for mark in defined.defines:
+            made = {moment_name(state, mark.name): state for state in self.groups[of].values()}
+            self.define(Names(defines=[NameSpan(each, mark.start, mark.width) for each in made]), number)
+            for each, state in made.items():
+                value = Value(each, types[state])
+                self.states.append(StateLine(value, zeros_like(value, state), state))
+            self.add_group(GroupLine(mark.name, tuple(made), comment=comment), [*made], mark)
+            comment = ""
 
     def first_value(self, cursor: Cursor, value: Value, names: Names) -> Node | Inline | Reference | None:
         """Parse the first value of a state; None for ``zeros``, which needs the state after ``for``."""
@@ -353,7 +425,9 @@ class ProgramLines(StatementLines):
             message = f"two graphs are named @{name_text(line.name)}"
             raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
         self.calls.append(WrittenCall(mark, number, None, None))
-        self.backwards.append(replace(line, comment=self.take_comment()))
+        self.backwards.append(
+            replace(line, by=each_member(line.by, self.groups), comment=self.take_comment())
+        )
 
 
 # -- parser ----------------------------------------------------------------------------------------
@@ -397,7 +471,7 @@ class TextParser(ProgramLines):
                 index = self.behind[index]
                 continue
             block = self.block
-            if block is not None and not block.end and not self.comment and not self.too_deep:
+            if block is not None and not (block.end or self.comment or self.too_deep or self.grouped):
                 index = read_plain(lines, index, block, self.prefixes, self.state_lines)
             if index < len(lines):
                 index = self.one(index, last_line(lines, index))
@@ -411,6 +485,7 @@ class TextParser(ProgramLines):
             tuple(self.runs),
             tuple(self.backwards),
             self.streams,
+            tuple(self.group_lines),
             self.file,
             prefixes=self.prefixes.declared,
             notes=tuple(self.notes),
@@ -479,6 +554,12 @@ class TextParser(ProgramLines):
         graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
         for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions(), self.listed):
             self.report(line, flaw)
+        called = {run.graph for run in self.runs} | {e.graph for run in self.runs for e in run.evaluations}
+        for name, mark, number in self.hiding:
+            if name in (called or [*graphs][:1]):
+                hint = f"choose another name (it is a state, line {self.state_lines[mark.name]})"
+                message = f"{shown(mark.name)} is an input of the program, and hides a state of the same name"
+                self.report(number, Flaw(message, mark.start, mark.width, hint, code="redefined"))
         for line, flaw in wrong_tracks(self.tracks, self.value_names, self.prefixes):
             self.report(line, flaw)
         if not self.graphs and not self.errors:
@@ -568,7 +649,8 @@ _READERS: Mapping[str, Callable[[TextParser, Cursor, int], None]] = {
     "store": TextParser.store,
     "prefix": TextParser.prefix,
     "state": TextParser.state,
-    "states": TextParser.state_block,
+    "states": TextParser.states_line,
+    "group": TextParser.group,
     "run": TextParser.run,
     "evaluate": TextParser.evaluate,
     "track": TextParser.track,

@@ -16,6 +16,7 @@ from nncdbg.ir.records import BackwardLine, Constant, Graph, Node, Path, Placeme
 from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import ELLIPSIS, Flaw, Prefixes, name_text, nearest, quote
+from nncdbg.textual_repr.groups import Members
 from nncdbg.textual_repr.passed_values import ALL_LISTED, Listed
 from nncdbg.textual_repr.statements import NameSpan
 
@@ -59,6 +60,8 @@ class Block:
     constants: list[Constant] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, Members] = field(default_factory=dict)
+    """The groups that its statements define."""
     results: tuple[Value, ...] | None = None
     end: int = 0
     listed: Listed | None = None

@@ -82,6 +82,8 @@ class Values:
     """Computes derivatives between values."""
     states: frozenset[str] = frozenset()
     """The names of the program's states."""
+    hiding: frozenset[tuple[str | int, str]] = frozenset()
+    """The inputs of graphs that have the name of a state: the graph and the name."""
     depth: int = -1
     to_host: Callable[[Any], Any] = lambda content: content
     """Copies a value of a device to the host."""
@@ -103,7 +105,7 @@ class Values:
 
     def is_state(self, code: Code, name: str) -> bool:
         """Return whether a name in this block is a state of the program."""
-        return name in self.states and code.formula is None
+        return name in self.states and code.formula is None and (code.path[0], name) not in self.hiding
 
     def is_present(self, frame: Frame, slot: int) -> bool:
         """Return whether a slot holds the value of its name at this moment, not an earlier one of a state."""
@@ -131,7 +133,9 @@ class Values:
             if each.tick <= edited:
                 # After the edit, these frames might have computed other values.
                 break
-            if isinstance(each, FramePopped) and (slot := each.code.slot_of.get(name)) is not None:
+            if not isinstance(each, FramePopped) or (state and not self.is_state(each.code, name)):
+                continue
+            if (slot := each.code.slot_of.get(name)) is not None:
                 yield ValueLocation(each.slots, slot, each.code, None, True)
 
     def place(self, name: str) -> ValueLocation:

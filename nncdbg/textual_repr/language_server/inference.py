@@ -22,6 +22,7 @@ from nncdbg.textual_repr.language_server.graph_reading import (
     GraphReading,
     LoopExit,
     Opened,
+    SeveralStatements,
     StatementEntry,
     Stretch,
 )
@@ -242,6 +243,9 @@ class LenientInference(TypeRules):
             return
         elif isinstance(event, StatementEntry):
             self.entry(line, event, block)
+        elif isinstance(event, SeveralStatements):
+            for entry in event.entries:
+                self.entry(line, entry, block)
         elif isinstance(event, Closed):
             assert block.parent is not None
             self.closed(event, block.parent)
