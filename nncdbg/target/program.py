@@ -527,7 +527,7 @@ class ProgramTarget(Target):
         found = []
         for stage in stages:
             line = stage.place.removeprefix("line ")
-            words = listing.lines[int(line) - 1].strip() if line else stage.statement.text()
+            words = listing.statement(int(line)).strip() if line else stage.statement.text()
             found.append(GradientStage(stage.place, words, stage.cotangents))
         return found
 

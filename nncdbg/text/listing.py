@@ -115,9 +115,9 @@ class Listing:
         return range(first, end)
 
     def excerpt(self, path: Path, pc: int) -> Excerpt:
-        """Return the first line of a statement, underlined from its first character."""
+        """Return a statement in one line, underlined from its first character."""
         line = self.line(path, pc)
-        text = self.lines[line - 1]
+        text = self.statement(line)
         indent = len(text) - len(text.lstrip())
         return Excerpt(text, line, indent + 1, len(text.strip()), self.file)
 
@@ -134,7 +134,8 @@ class Listing:
         """Return the statement that begins at `line`, with all its lines in one."""
         text, number = self.lines[line - 1], line + 1
         while self.wrapped.get(number) == line:
-            text += f" {self.lines[number - 1].strip()}"
+            gap = "" if text.endswith(("(", "[")) else " "
+            text += gap + self.lines[number - 1].strip()
             number += 1
         return text
 
@@ -143,26 +144,24 @@ class Listing:
         return self._graph_prefixes(line).full_line(self.statement(line))
 
     def full_lines(self) -> Sequence[str]:
-        """Return all lines with the names in full."""
-        return Lines([("", self._full_text, (number,)) for number in range(1, len(self.lines) + 1)])
-
-    def _full_text(self, line: int) -> str:
-        return self._graph_prefixes(line).full_line(self.lines[line - 1])
+        """Return the lines with the names in full, the first line of a statement with all of its lines."""
+        return Lines([("", self.full_line, (number,)) for number in range(1, len(self.lines) + 1)])
 
     def _graph_prefixes(self, line: int) -> Prefixes:
         """Return the prefixes with the module of the graph around `line`."""
         at = bisect_right(self._graph_lines, (line, "\U0010ffff")) - 1
-        name = self._graph_lines[at][1] if at >= 0 else ""
-        if name not in self._prefixes_in:
-            self._prefixes_in[name] = self.prefixes.within(name)
-        return self._prefixes_in[name]
+        graph = self._graph_lines[at][1] if at >= 0 else ""
+        if graph not in self._prefixes_of:
+            self._prefixes_of[graph] = self.prefixes.within(graph)
+        return self._prefixes_of[graph]
 
     @cached_property
     def _graph_lines(self) -> list[tuple[int, str]]:
         return sorted((line, str(path[0])) for path, line in self.headers.items() if len(path) == 1)
 
     @cached_property
-    def _prefixes_in(self) -> dict[str, Prefixes]:
+    def _prefixes_of(self) -> dict[str, Prefixes]:
+        """The prefixes with the module of a graph, by its name, as they are used; a copy takes them along."""
         return {}
 
     def header_line(self, path: Path) -> int:

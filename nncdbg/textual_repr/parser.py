@@ -280,10 +280,10 @@ class ProgramLines(StatementLines):
         if self.block is not None:
             raise cursor.whole("states inside a block", "move the block before or after the graphs")
         module = "" if cursor.at("{") else cursor.bare_or_quoted()
-        cursor.expect("{")
-        cursor.end()
         self.in_states = number
         self.prefixes = self.prefixes.within(module)
+        cursor.expect("{")
+        cursor.end()
 
     def group(self, cursor: Cursor, number: int) -> None:
         """Parse ``group %params = %w, %b`` or ``group %params = %encoder.*``."""
@@ -517,12 +517,14 @@ class TextParser(ProgramLines):
                 self.line(lines[index], index + 1)
                 self.behind[index] = index + 1
         for start in starts:
-            ends = (index for index in range(start, len(lines)) if lines[index].lstrip().startswith("}"))
-            self.behind[start] = end = next(ends, len(lines) - 1) + 1
+            ends = (index for index in range(start + 1, len(lines)) if _ends_states(lines[index]))
+            end = next(ends, len(lines))
+            self.behind[start] = end = end + (end < len(lines) and lines[end].lstrip().startswith("}"))
             index = start
             while index < end:
                 last = last_line(lines, index)
                 index = self.one(index, last)
+            self.close_states(end)
 
     def complete_graphs(self) -> dict[str, Graph]:
         """Return the graphs with the values that ``...`` stands for; raise the errors in them."""
@@ -548,6 +550,7 @@ class TextParser(ProgramLines):
     def finish(self) -> None:
         """Finish the text: check open blocks and calls, and raise the errors found."""
         self.close_unclosed(len(self.lines))
+        self.close_states(len(self.lines))
         graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
         for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions(), self.listed):
             self.report(line, flaw)
@@ -608,12 +611,26 @@ class TextParser(ProgramLines):
     def in_state_block(self, cursor: Cursor, number: int) -> None:
         """Parse a state without its first word, or the end of the block."""
         if cursor.accept("}"):
+            self.leave_states()
             cursor.end()
-            self.in_states = 0
-            self.prefixes = self.prefixes.within("")
+        elif _ends_states(cursor.line):
+            self.close_states(number - 1)
+            self.line(cursor.line, number)
         else:
             cursor.accept_word("state")
             self.state(cursor, number)
+
+    def leave_states(self) -> None:
+        self.in_states = 0
+        self.prefixes = self.prefixes.within("")
+
+    def close_states(self, number: int) -> None:
+        """Report an open block of states before line `number` + 1."""
+        if self.in_states:
+            text = self.text_of(self.in_states)
+            hint = f"add }} before line {number + 1}"
+            self.report(self.in_states, Flaw("this block is not closed", len(text.rstrip()) - 1, 1, hint))
+            self.leave_states()
 
     def remark(self, text: str, start: int, number: int) -> None:
         """Skip ``#``, keep ``##`` for the next statement, and ``##!`` for the enclosing block."""
@@ -657,6 +674,12 @@ _first_word = re.compile(r"[ \t]*([a-z]+)").match
 def _word_of(line: str) -> str:
     match = _first_word(line)
     return match[1] if match is not None else ""
+
+
+def _ends_states(line: str) -> bool:
+    """Return whether a line is no state: a brace, or the first line of something else."""
+    word = _word_of(line)
+    return line.lstrip().startswith("}") or (word in _READERS and word != "state")
 
 
 def _comment(rest: str) -> str:

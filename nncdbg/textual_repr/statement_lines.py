@@ -22,7 +22,7 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
-from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, unquote
+from nncdbg.text.lexemes import BARE, LOCAL, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, unquote
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
@@ -62,7 +62,7 @@ DEEPEST = 1000
 _LONGEST_HINT = 600
 
 _graph_name = re.compile(rf"@({BARE}|{STRING})")
-_value_name = re.compile(rf"%({PREFIXED}|{BARE}|{STRING})")
+_value_name = re.compile(rf"%({PREFIXED}|{LOCAL}|{BARE}|{STRING})")
 
 
 def salvaged(spelled: str) -> str:
@@ -272,7 +272,7 @@ class StatementLines:
             self.open_broken(None if word == "graph" else block, text, number)
         elif word in ENDS.values():
             return
-        elif word == "state" and (spelled := _value_name.search(text)) is not None:
+        elif (word == "state" or self.in_states) and (spelled := _value_name.search(text)) is not None:
             self.state_lines.setdefault(self.salvaged_name(spelled[1]), number)
         elif "=" in text:
             self.take_names(text.split("=")[0], number)
@@ -499,7 +499,7 @@ class StatementLines:
             self.salvage(cursor.line, number)
             return
         if not block.end and not block.astray:
-            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}: write {block.end_line()}"
+            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}: write {block.end_line(self.prefixes)}"
             self.report(number, Flaw(f"the block has no {ENDS[block.kind]}", cursor.position, 1, hint))
         cursor.expect("}")
         if cursor.accept_word("else"):
@@ -689,7 +689,7 @@ class StatementLines:
             return
         if word != ENDS[block.kind]:
             block.astray = True
-            hint = f"it ends in {ENDS[block.kind]}: write {block.end_line()}"
+            hint = f"it ends in {ENDS[block.kind]}: write {block.end_line(self.prefixes)}"
             raise cursor.whole(f"{word} in {CALLED[block.kind]}", hint)
         block.end = number
         names = Names()
@@ -708,18 +708,19 @@ class StatementLines:
         passes = block.listed is not None and block.listed.outputs is not None
         if passes != ("outputs" in names.rest):
             message = f"the outputs of the block {'end' if passes else 'do not end'} in ..."
-            raise cursor.whole(message, f"write {block.end_line()}")
+            raise cursor.whole(message, f"write {block.end_line(self.prefixes)}")
         if block.kind == "graph":
             named, given = [v.name for v in block.outputs], [v.name for v in results]
             if len(named) != len(given):
                 count = f"{len(named)} output{'' if len(named) == 1 else 's'}"
                 message = f"the graph has {count}, but return has {len(given)}"
-                hint = f"its outputs are declared at line {block.line}: write {block.end_line()}"
+                hint = f"its outputs are declared at line {block.line}: write {block.end_line(self.prefixes)}"
                 raise cursor.whole(message, hint)
             for name, value in zip(named, given, strict=True):
                 if name != value:
                     message = f"return has {shown(value)} where the graph's output is {shown(name)}"
-                    hint = f"use the names declared at line {block.line}: write {block.end_line()}"
+                    right = block.end_line(self.prefixes)
+                    hint = f"use the names declared at line {block.line}: write {right}"
                     raise cursor.whole(message, hint)
         elif block.kind == "else" and block.header is not None and block.header.branch is not None:
             first = block.header.branch

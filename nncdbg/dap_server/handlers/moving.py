@@ -342,7 +342,7 @@ def goto_targets(session: Session, arguments: protocol.GotoTargetsArguments) -> 
 
 
 def _label(line: int, place: ToPlace, listing: Listing) -> str:
-    text = listing.lines[line - 1].strip()
+    text = listing.statement(line).strip()
     way = "back to when it last ran" if place.back else "forward, running up to it"
     return f"line {line}, {way}: {text}"
 
