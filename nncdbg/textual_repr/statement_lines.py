@@ -254,8 +254,9 @@ class StatementLines:
             self.open_broken(None if word == "graph" else block, text, number)
         elif word in ENDS.values():
             return
-        elif word == "state" and (spelled := _value_name.search(text)) is not None:
-            self.state_lines.setdefault(self.salvaged_name(spelled[1]), number)
+        elif word in ("state", "states", "group"):
+            for spelled in _value_name.findall(text.split("=")[0]):
+                self.state_lines.setdefault(self.salvaged_name(spelled), number)
         elif "=" in text:
             self.take_names(text.split("=")[0], number)
 
@@ -322,9 +323,10 @@ class StatementLines:
     def enter_spread(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
         """Add the statements of a statement over groups, one for each member of its first group."""
         check_no_inline(names)
-        if node.placement is not None:
+        if node.placement is not None or names.saved is not None:
+            what = "has no margin" if names.saved is None else "saves no values"
             hint = "write a statement for each member"
-            raise Flaw("a statement over groups has no margin", mark.start, mark.width, hint)
+            raise Flaw(f"a statement over groups {what}", mark.start, mark.width, hint)
         groups = {
             place.name: found for place in names.uses if (found := self.members(place.name)) is not None
         }
