@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,11 +22,12 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
-from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, unquote
+from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, nearest, unquote
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.groups import (
+    GROUP,
     Members,
     check_members,
     differentiated_by,
@@ -115,6 +115,10 @@ class StatementLines:
         self.group_lines: list[GroupLine] = []
         self.grouped = False
         """A statement of this graph defines a group: its lines need the full parser."""
+        self.salvaged: set[str] = set()
+        """The names that failed lines seem to define."""
+        self.broken_groups = False
+        """A line that declares a group failed: what statements do with groups is not reported."""
         self.hiding: list[tuple[str, NameSpan, int]] = []
         """The inputs of graphs that hide a state: the graph, the name and the line."""
         self.too_deep = False
@@ -125,6 +129,8 @@ class StatementLines:
         return self.lines[number - 1 - self.before]
 
     def report(self, line: int, flaw: Flaw) -> None:
+        if flaw.code == GROUP and self.broken_groups:
+            return
         excerpt = Excerpt(self.text_of(line), line, flaw.start + 1, max(1, flaw.width), self.file)
         hint = flaw.hint
         if hint is not None and len(hint) > _LONGEST_HINT:
@@ -255,6 +261,7 @@ class StatementLines:
         elif word in ENDS.values():
             return
         elif word in ("state", "states", "group"):
+            self.broken_groups = self.broken_groups or word != "state"
             for spelled in _value_name.findall(text.split("=")[0]):
                 self.state_lines.setdefault(self.salvaged_name(spelled), number)
         elif "=" in text:
@@ -281,6 +288,7 @@ class StatementLines:
             name = self.salvaged_name(spelled)
             if not self.block.sees(name):
                 self.block.names[name] = number
+                self.salvaged.add(name)
 
     def salvaged_name(self, spelled: str) -> str:
         """Return the name that a line seems to have, with its prefix expanded if it is declared."""
@@ -312,6 +320,7 @@ class StatementLines:
         by = self.gradients().get(mark.name) if node.called is not None else None
         if by is None:
             hint = f"add the line: backward {node.op}.backward of {node.op} by (%w), and call its graph"
+            hint = nearest(mark.name, self.gradients(), "@") or hint
             raise Flaw(f"{node.op} is not the graph of a `backward` line", mark.start, mark.width, hint)
         owners = self.owners()
         keys = [key_of(name, owners) for name in by]
@@ -352,12 +361,15 @@ class StatementLines:
         """Return the states and new values of an update, with the members of groups, and the used names."""
         pairs: dict[str, str] = {}
         for target, place in zip(targets, places, strict=True):
+            if place.name in self.salvaged:
+                continue
             new, own = self.members(place.name), self.groups.get(target.name)
             if own is not None and new is None:
                 message = (
                     f"{shown(target.name)} is a group of {len(own)} states, {shown(place.name)} one value"
                 )
-                raise Flaw(message, place.start, place.width, "write a group with a value for each state")
+                hint = "write a group with a value for each state"
+                raise Flaw(message, place.start, place.width, hint, code=GROUP)
             if own is None and new is not None:
                 raise not_one_value(place, new)
             if own is not None and new is not None:
@@ -611,7 +623,7 @@ class StatementLines:
         """Parse ``update %w = %w.1, %m = %m.1``."""
         block = self.inside(cursor)
         names = Names()
-        states, places = read.updates(cursor, names, ChainMap(self.state_lines, self.groups))
+        states, places = read.updates(cursor, names, {*self.state_lines, *self.groups})
         values: tuple[Operand, ...] = tuple(place.name for place in places)
         location, margin = cursor.suffix()
         own = next((each for each in block.outwards() if each.parent is None), block)
