@@ -154,11 +154,19 @@ class Tokens:
         return fault(self.text, start, end, message, hint=hint)
 
     def nearest_value(self, name: str) -> str | None:
-        """Return a hint with the known value most similar to `name`, or to `name` before its last dot."""
+        """Return a hint with the known value most similar to `name`, or to `name` before its last dot.
+
+        For a group, the hint names its members.
+        """
         if self._names is None:
             return None
         known = list(islice(self._names(), _HINT_NAMES))
         wanted = name[:_HINT_LENGTH]
+        members = [other for other in known if other.startswith(f"{wanted}.")]
+        if members:
+            # A group, or the values that a call has saved.
+            more = f" and {len(members) - 3} more" if len(members) > 3 else ""
+            return f"write one of its values: {', '.join(map(spelled, members[:3]))}{more}"
         near = nearest_name(wanted, known) or nearest_name(wanted.rpartition(".")[0], known)
         return f"did you mean {spelled(near)}?" if near else None
 

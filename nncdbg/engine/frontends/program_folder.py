@@ -147,7 +147,7 @@ _comment = re.compile(r"\s*#(?!#|nncdbg )").match
 
 
 def _is_readable(listing: Listing | None) -> bool:
-    """Return whether to show a text as it is: it has comments of a person, or has no locations to leave out."""
+    """Return whether to show a text as it is: it has comments of a person, or no locations to leave out."""
     return listing is not None and (
         any(map(_comment, listing.lines)) or not any(" loc(" in line for line in listing.lines)
     )
