@@ -209,3 +209,15 @@ class SourceOrder:
     def calls_around(self, visit: int) -> set[int]:
         """Return the call of a visit, and those around it."""
         return {self.trace.visits[each].call for each in self.stack_of(visit)}
+
+    def names_at(self, visit: int, statement: int) -> dict[str, str]:
+        """Return the names of a visit's call before a statement runs, each with its value.
+
+        In a backward pass, these are the names after the forward line, and those of gradients.
+        """
+        found = self.trace.visits[visit]
+        names = self.trace.names_of(found.call, statement)
+        if found.of == NO_VISIT:
+            return names
+        forward = self.trace.names_of(self.trace.visits[found.of].call, self.last[found.of] + 1)
+        return {**forward, **names}

@@ -185,7 +185,8 @@ def _kind_of_file(file: str) -> int:
     if file.startswith(_OPTIMIZERS):
         return _OPTIMIZER
     library = file.startswith(_LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
-    return _LIBRARY if library else _USER
+    # A command may be a link to the program that Python's package manager wrote, or be in a linked folder.
+    return _LIBRARY if library or os.path.realpath(file).startswith(_PROGRAMS) else _USER
 
 
 _LIBRARIES = (
@@ -195,6 +196,9 @@ _LIBRARIES = (
     f"{os.path.dirname(os.path.dirname(__file__))}/",
     f"{os.path.dirname(torch.__file__)}/",
 )
+
+_PROGRAMS = f"{os.path.realpath(sysconfig.get_path('scripts'))}/"
+"""The folder of programs such as `nncdbg`."""
 
 _OPTIMIZERS = f"{os.path.dirname(torch.optim.__file__)}/"
 """The folder of torch's own optimizers."""
