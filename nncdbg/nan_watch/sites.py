@@ -14,6 +14,7 @@ from nncdbg.expression import spelled
 from nncdbg.ir.kinds import CONTROL
 from nncdbg.ir.records import Location, type_of
 from nncdbg.ir.source_trace import NO_VISIT, SourceOrder, SourceTrace
+from nncdbg.ir.walk import fitting_trace
 from nncdbg.nan_watch.records import FindingSite, Operand, SourceTraceback, TracebackLine, WatchFinding
 from nncdbg.presentation.source_files import source_text
 from nncdbg.presentation.source_view import names_on
@@ -91,8 +92,8 @@ def with_sources(findings: Sequence[WatchFinding], debugger: Debugger) -> list[W
 
     The values of names are read from the run.  It goes back for them if it has ended, and returns to its end.
     """
-    trace = debugger.program.saved.trace
-    if trace is None or not findings:
+    trace = fitting_trace(debugger.program) if findings else None
+    if trace is None:
         return [_with_stack(each, debugger) for each in findings]
     sources = _Sources(debugger, trace)
     entered = [sources.entered(each) for each in findings]
