@@ -361,6 +361,19 @@ PyObject* user_places(PyObject*, Given given, Py_ssize_t count) {
   });
 }
 
+// user_frame(frame, kind_of_frame): the innermost frame of the user, None without one; False for an unusual one.
+PyObject* user_frame(PyObject*, Given given, Py_ssize_t count) {
+  if (count != 2 || (given[0] != Py_None && !PyFrame_Check(given[0]))) {
+    PyErr_SetString(PyExc_TypeError, "user_frame takes a frame and a function");
+    return nullptr;
+  }
+  Search search(given[0] == Py_None ? nullptr : given[0]);
+  const int kind = search.next(given[1]);
+  if (kind < 0) return nullptr;
+  if (kind == UNUSUAL) Py_RETURN_FALSE;
+  return Py_NewRef(kind == USER ? search.frame.object : Py_None);
+}
+
 // -- gradients of outputs ---------------------------------------------------------------------
 
 // A hook on an autograd node: `ModuleWatch._check_gradient`.
@@ -965,6 +978,7 @@ PyMethodDef functions[] = {
     {"writes", as_method(writes), METH_FASTCALL, nullptr},
     {"user_lines", as_method(user_lines), METH_FASTCALL, nullptr},
     {"user_places", as_method(user_places), METH_FASTCALL, nullptr},
+    {"user_frame", as_method(user_frame), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "guard_kernels", nullptr, -1, functions};

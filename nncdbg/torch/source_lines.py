@@ -131,6 +131,11 @@ def lines_of(places: Places) -> Lines:
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's code; None if only lines of it are known, or none runs."""
+    library = guard_kernels.used
+    if library is not None:
+        found: FrameType | None | bool = library.user_frame(frame, kind_of_frame)
+        if not isinstance(found, bool):
+            return found
     while frame is not None:
         code = frame.f_code
         kind = (_KINDS.get(id(code)) or _known(code))[1]
