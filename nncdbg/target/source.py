@@ -108,11 +108,7 @@ class SourceView:
             gradient = f"{found.parameter}.grad"
             known = gradient in self._target.place_names("value")
             return {name: name for name in (*own, *([gradient] if known else []))}
-        names = self._trace.names_of(found.call, statement)
-        if found.of == NO_VISIT:
-            return names
-        forward = self._trace.names_of(self._trace.visits[found.of].call, self.order.last[found.of] + 1)
-        return {**forward, **names}
+        return self.order.names_at(visit, statement)
 
     def names(self) -> Mapping[str, str]:
         """Return the names of the selected call, each with the name of the value that it holds now."""
