@@ -106,7 +106,7 @@ class ProgramTarget(Target):
 
     @property
     def stops(self) -> ProgramStops:  # type: ignore[override]
-        return ProgramStops(self._debugger, self._cells)
+        return ProgramStops(self._debugger, self._cells, self.source)
 
     @property
     def convenience(self) -> dict[str, Any]:  # type: ignore[override]
@@ -182,7 +182,7 @@ class ProgramTarget(Target):
         return self._debugger.breakpoints.placement.named.known[kind]
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
-        return ProgramStops(self._debugger, self._cells).lines(place)
+        return self.stops.lines(place)
 
     @cached_property
     def source(self) -> SourceView | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Path
 from nncdbg.ir.search import arrivals_in, same_file
-from nncdbg.ir.source_trace import NO_VISIT, Arrival, SourceOrder, SourceTrace, SourceVisit
+from nncdbg.ir.source_trace import NO_VISIT, Arrival, SourceFunction, SourceOrder, SourceTrace, SourceVisit
 from nncdbg.target.records import SourceFrame, Stop
 from nncdbg.target.target import check_not_ended
 
@@ -63,11 +63,13 @@ class SourceView:
             return self._chosen[1]
         number = self.statement
         stack = self.order.stacks[number] if number < len(self.order.stacks) else ()
-        beginning = [each for each in stack if each in self.order.position and self._first(each) == number]
+        beginning = [each for each in stack if self.order.begins(each, number)]
         if stop.reason in ("entry", "goto") and not number:
             return beginning[0] if beginning else NO_VISIT
         if stop.breakpoints:
             points = [each for each in self._target.stops.points() if each.number in stop.breakpoints]
+            if beginning and any(each.function is not None for each in points):
+                return beginning[0]
             wanted = [each.place.rpartition(":") for each in points if each.kind == "source"]
             for each in beginning:
                 line = str(self._trace.visits[each].line)
@@ -115,6 +117,17 @@ class SourceView:
         frames = self.frames()
         return frames[min(self.selected, len(frames) - 1)].names if frames else {}
 
+    def binding(self, name: str) -> list[str]:
+        """Return the names of the functions that bind a name, such as `Block.forward`."""
+        calls = (each.call for each in self._trace.names if each.name == name)
+        return [*dict.fromkeys(self.order.function_of(each)[1] for each in calls)]
+
+    def function_at(self, number: int) -> SourceFunction | None:
+        """Return the function of a call, by its number from the innermost; None without one."""
+        stack = self.order.stack_of(self.visit)
+        calls = [self._trace.visits[each].call for each in reversed(stack)]
+        return self.order.function_of(calls[min(number, len(calls) - 1)]) if calls else None
+
     def bound_since(self, statement: int) -> Mapping[str, str]:
         """Return the names of the call in which the target is that were bound from a statement on."""
         visit, here = self.visit, self.statement
@@ -129,11 +142,13 @@ class SourceView:
 
     def run(self) -> Stop:
         """Run until something stops the program, other than a breakpoint of the line where it is now."""
-        before = self.statement, self.visit
+        statement, visit = self.statement, self.visit
         stop = self._target.run()
-        if stop.reason == "breakpoint" and (self.statement, self.visit) == before:
-            return self._target.run()
-        return stop
+        if self.statement != statement:
+            return stop
+        # At the first statement; what is bound before it is no news.
+        repeated = stop.reason == "data" or (stop.reason == "breakpoint" and self.visit == visit)
+        return self._target.run() if repeated else stop
 
     def next(self) -> Stop:
         """Run to the next line of this call, or of one around it."""

@@ -333,14 +333,19 @@ class Values:
         names = [value.name for value in frame.code.graph.outputs]
         return Outputs((name, self._kept(content)) for name, content in zip(names, contents, strict=True))
 
-    def read(self, text: str) -> Expression:
-        """Parse an expression over these values and variables.  Raises ExpressionError."""
+    def read(self, text: str, later: Iterable[str] = ()) -> Expression:
+        """Parse an expression over these values and variables.
+
+        The names `later` of the user's source come first, and have no value yet (see `Expression.sourced`).
+        Raises ExpressionError.
+        """
         if not isinstance(text, str):
             raise ExpressionError(
                 f"an expression must be a string, not {type(text).__name__}",
                 hint='such as "mean(%h) > 1"',
             )
-        return check_variables(parse(text, self.has, self.names, self.aliases), self)
+        aliases = (lambda: dict.fromkeys(later, "")) if later else self.aliases
+        return check_variables(parse(text, self.has, self.names, aliases), self)
 
     def variables(self) -> Iterable[str]:
         """Return the names of the variables (`$NAME`) that are defined here."""
