@@ -190,7 +190,7 @@ def resolve_name(text: str, has: Has, names: Names = None, aliases: Aliases = di
 
     Raises ExpressionError for an unknown name, with the nearest known name as a hint.
     """
-    if (value := aliases().get(text.strip())) is not None:
+    if value := aliases().get(text.strip()):
         return value
     if has(text.strip()):
         return text.strip()

@@ -130,6 +130,10 @@ class SourceTrace:
                 held[each.name] = each.value
         return held
 
+    def names_in(self, call: int) -> set[str]:
+        """Return the names of a call that hold a value at some time."""
+        return {each.name for each in self._by_call.get(call, ())}
+
     @cached_property
     def _by_call(self) -> Mapping[int, Sequence[SourceName]]:
         found: dict[int, list[SourceName]] = {}

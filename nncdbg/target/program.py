@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path as FilePath
@@ -86,7 +86,7 @@ class ProgramTarget(Target):
         self._debugger = debugger
         self._cells = Cells(debugger)
         if self.source is not None:
-            debugger.loaded.aliases = self.source.names
+            debugger.loaded.aliases = self.source.aliases
         self._stop: tuple[EngineStop, Stop] | None = None
         self._said: Callable[[LogMessage], None] | None = None
         """What received the messages before `listen`."""
@@ -284,6 +284,10 @@ class ProgramTarget(Target):
     def reverse_continue(self) -> Stop:
         self._debugger.reverse_continue()
         return self.stop
+
+    def stop_at(self, numbers: Container[int]) -> bool:
+        """Stop where the program is if breakpoints with these numbers are there; return whether one is."""
+        return self.stops.stop_at_first(numbers)
 
     def stay(self) -> Stop:
         """Report the latest stop again, to what supervises the program."""

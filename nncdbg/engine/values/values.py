@@ -190,7 +190,7 @@ class Values:
             raise UsageError(
                 f"the name of a value must be a string, not {type(name).__name__}", hint='use value("%h")'
             )
-        if (alias := self.aliases().get(name)) is not None:
+        if alias := self.aliases().get(name):
             return alias
         if self.has(name):
             return name
