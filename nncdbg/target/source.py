@@ -25,7 +25,7 @@ from nncdbg.target.target import check_not_ended
 from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:
-    from nncdbg.target.program import ProgramTarget
+    from nncdbg.target.target import Target
 
 MOVES: Mapping[str, Callable[[SourceView], Stop]] = {
     "next": methodcaller("next"),
@@ -58,7 +58,7 @@ class LineGoal:
 class SourceView:
     """The source of a recorded step in a target: where it is, and moves by lines."""
 
-    def __init__(self, target: ProgramTarget, trace: SourceTrace) -> None:
+    def __init__(self, target: Target, trace: SourceTrace) -> None:
         self.selected = 0
         """The number of the call that the user has selected, from the innermost."""
         self._target = target

@@ -299,8 +299,9 @@ class LiveMode(DispatchMode):
         The line is given by its place in the stack.  Those of lines inside of it are counted later.
         """
         at_lines = [each for each in points if each.kind == "source"]
-        for depth in range(lines.begun, len(lines.stack)) if at_lines and lines is not None else ():
-            line = lines.stack[depth]
+        stack, begun = (lines.stack, lines.begun) if lines is not None and at_lines else ((), 0)
+        for depth in range(begun, len(stack)):
+            line = stack[depth]
             there = [each for each in at_lines if not line.derives and each.is_at(line.file, line.line)]
             due = [(each, why) for each in there if (why := self._due(each, operator)) is not None]
             if due:

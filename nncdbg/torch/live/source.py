@@ -27,11 +27,13 @@ class LiveSource(SourceView):
     def __init__(self, target: ScriptTarget, trace: SourceTrace, debugger: LiveDebugger) -> None:
         super().__init__(target, trace)
         self._debugger = debugger
+        self._present: int | None = None
+        """The visit that a move has chosen at the place of the script."""
 
     @property
     def _last(self) -> int:
         """The number of the script's latest operator among the statements."""
-        return self.order.number(*self._debugger.operator_at)
+        return min(self.order.number(*self._debugger.operator_at), len(self.order.places) - 1)
 
     @property
     def statement(self) -> int:
@@ -44,6 +46,8 @@ class LiveSource(SourceView):
     @property
     def visit(self) -> int:
         if self._debugger.at_present and not self._is_chosen:
+            if self._present is not None:
+                return self._present
             stack, depth = self.order.stacks[self._last], self._debugger.live.depth
             if depth is not None and depth < len(stack):
                 return stack[depth]
@@ -72,6 +76,11 @@ class LiveSource(SourceView):
                 self._debugger.go_to_present()
             return self._breakpoint_inside(arrival) or self._choose(arrival)
         return super()._run_to(arrival, kind)
+
+    def _choose(self, arrival: Arrival) -> Stop:
+        if self._debugger.at_present:
+            self._present = arrival.visit
+        return super()._choose(arrival)
 
     def _beyond(self, kind: str) -> Stop:
         return self._continue(LineGoal(kind, self._depth))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Program
-from nncdbg.ir.walk import fitting_trace
+from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.target.program import ProgramTarget
 from nncdbg.target.records import Place, Stop
 from nncdbg.target.source import SourceView
@@ -33,10 +32,9 @@ class ScriptTarget(ProgramTarget):
         self._training, self._live = training, debugger
         super().__init__(_nothing_yet() if debugger is None else debugger)
 
-    @cached_property
-    def source(self) -> SourceView | None:
-        live, trace = self._live, fitting_trace(self.program)
-        return None if live is None or trace is None else LiveSource(self, trace, live)
+    def _source_view(self, trace: SourceTrace) -> SourceView | None:
+        live = self._live
+        return LiveSource(self, trace, live) if live is not None and trace.statements else None
 
     @property
     def stops(self) -> Stops:  # type: ignore[override]
