@@ -135,7 +135,10 @@ class SourceView:
 
     def _breakpoints_at(self, visit: int) -> Iterator[int]:
         """Yield the numbers of the enabled breakpoints at the line of a visit."""
-        line, file = str(self._trace.visits[visit].line), self._trace.file(visit)
+        found = self._trace.visits[visit]
+        if found.of != NO_VISIT or found.parameter:
+            return
+        line, file = str(found.line), self._trace.file(visit)
         for point in self._target.stops.points():
             if point.kind == "source" and point.enabled:
                 known, _, at = point.place.rpartition(":")

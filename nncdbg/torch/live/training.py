@@ -487,6 +487,8 @@ class LiveTraining:
             visit = None
             if operator.frame is not None:
                 recorder.source.begin(operator.frame)
+                if self.mode.lines is not None:
+                    recorder.source.callers = self.mode.lines.begun
                 visit = recorder.source.at(operator.frame, 0, NO_BACKWARD)
                 recorder.source.close(operator.frame)
             recorder.add_finished(
