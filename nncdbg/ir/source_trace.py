@@ -133,6 +133,10 @@ class SourceTrace:
                 held[each.name] = each.value
         return held
 
+    def names_in(self, call: int) -> set[str]:
+        """Return the names of a call that hold a value at some time."""
+        return {each.name for each in self._by_call.get(call, ())}
+
     @cached_property
     def bound(self) -> frozenset[str]:
         """The names that any line binds."""
@@ -295,15 +299,3 @@ class SourceOrder:
     def calls_around(self, visit: int) -> set[int]:
         """Return the call of a visit, and those around it."""
         return {self.trace.visits[each].call for each in self.stack_of(visit)}
-
-    def names_at(self, visit: int, statement: int) -> dict[str, str]:
-        """Return the names of a visit's call before a statement runs, each with its value.
-
-        In a backward pass, these are the names after the forward line, and those of gradients.
-        """
-        found = self.trace.visits[visit]
-        names = self.trace.names_of(found.call, statement)
-        if found.of == NO_VISIT:
-            return names
-        forward = self.trace.names_of(self.trace.visits[found.of].call, self.last[found.of] + 1)
-        return {**forward, **names}

@@ -30,6 +30,7 @@ from nncdbg.escaping import printable
 from nncdbg.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
 from nncdbg.expression.functions import Budget, DerivativeRequest
 from nncdbg.expression.operators import OperandError
+from nncdbg.expression.tokens import LATER
 from nncdbg.ir.records import Array, Graph, Program, tensor_only
 from nncdbg.ir.streams import stream_of
 from nncdbg.ir.walk import graphs_called, walk_nodes
@@ -194,7 +195,7 @@ class Values:
             raise UsageError(
                 f"the name of a value must be a string, not {type(name).__name__}", hint='use value("%h")'
             )
-        if (alias := self.aliases().get(name)) is not None:
+        if alias := self.aliases().get(name):
             return alias
         if self.has(name):
             return name
@@ -344,7 +345,7 @@ class Values:
                 f"an expression must be a string, not {type(text).__name__}",
                 hint='such as "mean(%h) > 1"',
             )
-        aliases = (lambda: dict.fromkeys(later, "")) if later else self.aliases
+        aliases = (lambda: dict.fromkeys(later, LATER)) if later else self.aliases
         return check_variables(parse(text, self.has, self.names, aliases), self)
 
     def variables(self) -> Iterable[str]:
