@@ -21,6 +21,8 @@ from nncdbg.opening.corpus import running
 from nncdbg.opening.corpus.engines import PROCESSES
 from tests.nan_watch.corpus.test_corpus import BAD, CRASHING, GOOD, corpus, crashing, model, statuses, watched
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 RANDOM = """#nncdbg 1
 graph @main() -> (%y: f32[4]) {
   %y = RandomUniform(shape=[4])
