@@ -246,7 +246,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename in HIDDEN:
             frames = frames.tb_next
-        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error.with_traceback(frames), frames
+        sys.excepthook(type(error), error, frames)
         code = 1
     _end(code, main)
 
@@ -268,7 +269,7 @@ def _run(kind: str, arguments: list[str], folder: str, main: dict[str, Any]) -> 
 
 
 def _end(code: object, main: dict[str, Any]) -> None:
-    """End as Python does, except that what it has imported is not torn down: that takes a quarter of a second.
+    """End as Python does, except that imported modules are not torn down: that takes a quarter of a second.
 
     Python prints a status that is not a number, and reports an output that cannot be written.
     """

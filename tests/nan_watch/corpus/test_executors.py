@@ -123,6 +123,7 @@ def test_runs_with_several_seeds_on_an_executor(dask: Executor) -> None:
     assert plain(report) == plain(alone)
 
 
+@pytest.mark.usefixtures("started_processes")
 def test_a_script_without_a_guard_gets_a_hint(tmp_path: Path) -> None:
     """Dask workers import the script that starts their cluster."""
     corpus(tmp_path, {"a": GOOD})
