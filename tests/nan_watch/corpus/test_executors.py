@@ -21,7 +21,7 @@ from nncdbg.opening.corpus import running
 from nncdbg.opening.corpus.engines import PROCESSES
 from tests.nan_watch.corpus.test_corpus import BAD, CRASHING, GOOD, corpus, crashing, model, statuses, watched
 
-pytestmark = pytest.mark.usefixtures("forked_processes")
+pytestmark = pytest.mark.usefixtures("forked_processes", "forked_workers")
 
 RANDOM = """#nncdbg 1
 graph @main() -> (%y: f32[4]) {
@@ -41,7 +41,7 @@ ONCE = """
 
 
 @pytest.fixture(scope="module")
-def dask() -> Iterator[Executor]:
+def dask(forked_workers: None) -> Iterator[Executor]:
     """Return an executor on two worker processes; a lost worker is replaced, and its case is reported."""
     with (
         distributed.LocalCluster(
