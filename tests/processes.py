@@ -28,10 +28,16 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 IMPORTED = (
+    "onnx.reference",
     "torch._dynamo",  # each optimizer imports it
     "torch.distributed.run",
+    "nncdbg.commands.familiar",
     "nncdbg.dap_server.session",
+    "nncdbg.engine.backends.torch",
+    "nncdbg.engine.diagnosis.diagnosing",
+    "nncdbg.nan_watch.commands.watch",
     "nncdbg.nan_watch.commands.watch_script",
+    "nncdbg.opening.journal.recording",
     "nncdbg.stats.compiled",
     "nncdbg.terminal.live_prompt",
     "nncdbg.terminal.main",
@@ -158,6 +164,7 @@ def serve(number: int) -> None:
     subprocess.Popen = Popen  # type: ignore[misc]
     for name in IMPORTED:
         importlib.import_module(name)
+    sys.modules["nncdbg.stats"].prepare(wait=True)  # the forks have its kernels too
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the parents of the forks
