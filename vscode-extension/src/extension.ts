@@ -52,6 +52,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, new Summaries()),
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
+    models.replaceTexts(context.globalState),
     ...registerSessionCommands(),
     ...registerViews(context, connections, values),
     ...registerTensorViews(context, connections, values),

@@ -10,7 +10,7 @@ import type { FromGraph, Graph, GraphState, ToGraph } from "./messages";
 export class GraphTab implements FollowingView, vscode.Disposable {
   readonly request = "nncdbg/graphState";
   readonly follower: Follower;
-  private readonly listener = vscode.debug.onDidChangeBreakpoints(() => this.sendBreakpoints());
+  private readonly listener: vscode.Disposable;
   private panel: vscode.WebviewPanel | undefined;
   private page: Page<FromGraph, ToGraph> | undefined;
   private expanded: string[] = [];
@@ -24,6 +24,10 @@ export class GraphTab implements FollowingView, vscode.Disposable {
     private readonly sessions: SessionEvents,
   ) {
     this.follower = new Follower(this, sessions);
+    this.listener = vscode.Disposable.from(
+      vscode.debug.onDidChangeBreakpoints(() => this.sendBreakpoints()),
+      sessions.onEvent(({ session, event }) => event === "nncdbg/summary" && session === this.session && void this.showEnd(session)),
+    );
   }
 
   open(): void {
@@ -57,6 +61,16 @@ export class GraphTab implements FollowingView, vscode.Disposable {
 
   show(state: GraphState, session: vscode.DebugSession): void {
     void this.update(state, session);
+  }
+
+  /** Shows the run as a whole at its end: the server answers until VS Code disconnects. */
+  private async showEnd(session: vscode.DebugSession): Promise<void> {
+    try {
+      const state = await this.sessions.request<GraphState>(session, this.request, { statistics: true }).body;
+      this.page?.send({ kind: "state", state });
+    } catch {
+      // VS Code has disconnected: the tab keeps the last stop.
+    }
   }
 
   showStatus(text: string): void {
