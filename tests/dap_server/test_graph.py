@@ -100,6 +100,7 @@ def test_layers_that_have_returned_keep_their_statistics(client: Client) -> None
     assert ended["ended"]
     opened = [each["id"] for each in graph(client)["nodes"] if each["kind"] not in ("op", "end")]
     shown = graph(client, *opened)["nodes"]
+    assert graph(client, *opened) == client.request("nncdbg/graph", {"all": True})
     missing = {each["label"] for each in shown if each["id"] not in ended["statistics"]}
     # The branch that was not taken has none.
     assert missing == {"return", "next", "yield", "break"}

@@ -348,9 +348,17 @@ MOST_OPENED = 4096
 
 
 class GraphArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """Ids of statements to replace with their blocks (at most 4096)."""
+    """Ids of statements to replace with their blocks (at most 4096); `all` replaces all statements."""
 
     open: list[str] = []
+    all: bool = False
+
+
+class _Everything:
+    """Contains all ids."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
 
 
 class GraphStateArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -370,7 +378,8 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
             f"cannot open {len(arguments.open)} statements at once",
             hint=f"open at most {MOST_OPENED} statements",
         )
-    blocks, target = whole(session, frozenset(arguments.open)), session.program.target
+    opened = _Everything() if arguments.all else frozenset(arguments.open)
+    blocks, target = whole(session, opened), session.program.target
     places = list(_in_order(blocks[0]))
     states = dict.fromkeys(state.value.name for state in target.program.states)
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}

@@ -57,7 +57,7 @@ export const tests = {
   },
 
   async "the whole run at its end: colors of all layers, and states only on request"({ page, screen, open, workspace }) {
-    launches(workspace, { request: "launch", program: "train_mlp.nnc", steps: 2, stopOnExit: true });
+    launches(workspace, { request: "launch", program: "train_mlp.nnc", steps: 2, stopOnEntry: true, stopOnExit: true });
     await open();
     await screen.openFile("train_mlp.nnc");
     await screen.start();
@@ -82,7 +82,10 @@ export const tests = {
     await frame.getByLabel("Search").press("Enter");
     await screen.until(async () => /largest absolute value \d/.test(await description(frame)), "the statistic of a statement of a layer that has returned");
     await screen.picture("graph-heat-map");
-    await screen.stop();
+    await page.locator('.debug-toolbar [aria-label^="Continue"]').click();
+    await screen.expectHidden(".debug-toolbar");
+    await screen.until(async () => (await searched("MatMul")) === "4 found", "all layers after the end of the session");
+    await screen.picture("graph-after-the-run");
   },
 
   async "5,000 statements are shown at once, and the view follows the program"({ page, screen, open, workspace }) {
