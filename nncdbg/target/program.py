@@ -51,6 +51,7 @@ from nncdbg.target.records import (
     DeadUnits,
     Edited,
     Finding,
+    FinishedBlock,
     Frame,
     GradientCheck,
     GradientStage,
@@ -400,6 +401,10 @@ class ProgramTarget(Target):
         if isinstance(value, str):
             return (Visit(*each) for each in self._debugger.values_at(self._depth(frame)).visits(value))
         return self._cells.visits(self._depth(frame), value)
+
+    def finished(self) -> Iterator[FinishedBlock]:
+        """Yield the finished visits of blocks in the history since the last edit, latest first."""
+        return self._cells.finished()
 
     def computed(self, which: str = "", *, latest: bool = True) -> Iterator[Computed]:
         return map(self._computed, selected_values(self._debugger, which, latest=latest))
