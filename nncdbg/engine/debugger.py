@@ -231,8 +231,7 @@ class Debugger(RichOutput):
             to_host=self.backend.to_host,
             supplied=self._awaited.content,
         )
-        traps = Traps(loaded.codes)
-        source_names = SourceNames(loaded.program)
+        traps = Traps(loaded.codes, source_names := SourceNames(loaded.program))
         judge = Judge(
             self._innermost,
             traps,
@@ -242,7 +241,6 @@ class Debugger(RichOutput):
             loaded.listing_of,
             self.inputs,
             Entering(self.retracing, self.backend.to_host),
-            source_names,
         )
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from types import CodeType
@@ -292,9 +292,6 @@ class ProgramTarget(Target):
     def reverse_continue(self) -> Stop:
         self._debugger.reverse_continue()
         return self.stop
-
-    def stop_at(self, numbers: Container[int]) -> bool:
-        return self.stops.stop_at_first(numbers)
 
     def stay(self) -> Stop:
         """Report the latest stop again, to what supervises the program."""
