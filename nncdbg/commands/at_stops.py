@@ -24,6 +24,8 @@ def display(session: CommandSession, text: str) -> None:
         session.show_displays()
         return
     session.target.scope().read(text)
+    if "%." in text:  # At later stops, the name below the module is that of another value.
+        text = session.listing().in_full(text, session.here())
     number = max(session.displays, default=0) + 1
     session.displays[number] = text
     session.show_displays([number])
