@@ -403,7 +403,8 @@ class Node:
     """One statement: `outputs = op(inputs, attributes)`.  `comment` holds its ``##`` lines.
 
     `placement` is its part of a schedule; without one, it runs while all streams are idle.  `inline` means
-    that the text has the statement in the place of the operand that reads its result.
+    that the text has the statement in the place of the operand that reads its result; it is no part of the
+    identity.
     """
 
     op: str
@@ -506,8 +507,8 @@ def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:
 def _same_line(a: Node, b: Node) -> bool:
     """Return whether two statements are equal, apart from their blocks."""
     return (
-        (a.op, a.inputs, a.outputs, a.location, a.comment, a.placement, a.inline)
-        == (b.op, b.inputs, b.outputs, b.location, b.comment, b.placement, b.inline)
+        (a.op, a.inputs, a.outputs, a.location, a.comment, a.placement)
+        == (b.op, b.inputs, b.outputs, b.location, b.comment, b.placement)
         and a.attributes.keys() == b.attributes.keys()
         and all(same_data(value, b.attributes[key]) for key, value in a.attributes.items())
     )
@@ -579,7 +580,7 @@ class Program(RichOutput):
     stream that is not named has none.
 
     `stores` are the paths for `Reference.store`, as in the text; `opsets` maps an op domain to its
-    version (empty: the newest supported).  These fields are not part of the identity: `source` (the
+    version (empty: the newest supported).  These fields are not part of the identity: `groups`, `source` (the
     program's file), `readers` (opened stores), `listing` (the lines of that file, if it is graph text),
     `notes` (corrections made while reading the file), `prefixes` (label to the prefix that the text
     abbreviates in names; None: chosen by the printer), `saved` (how its folder says that it is run) and
@@ -594,7 +595,7 @@ class Program(RichOutput):
     runs: tuple[RunLine, ...] = ()
     backwards: tuple[BackwardLine, ...] = ()
     streams: Mapping[int, str] = field(default_factory=dict)
-    groups: tuple[GroupLine, ...] = ()
+    groups: tuple[GroupLine, ...] = field(default=(), compare=False)
     source: str | None = field(default=None, compare=False)
     readers: tuple[Any, ...] = field(default=(), compare=False, repr=False)
     listing: Listing | None = field(default=None, compare=False, repr=False)

@@ -147,10 +147,6 @@ class Listing:
         """Return a text with the names in full that it writes as the graph around `line` does."""
         return self._graph_prefixes(line).full_line(text)
 
-    def unprefixed(self, line: int) -> str:
-        """Return the statement that begins at `line` in one line, without the labels of prefixes."""
-        return self.prefixes.full_line(self.statement(line))
-
     def full_lines(self) -> Sequence[str]:
         """Return the lines with the names in full, the first line of a statement with all of its lines."""
         return Lines([("", self.full_line, (number,)) for number in range(1, len(self.lines) + 1)])

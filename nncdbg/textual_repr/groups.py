@@ -29,6 +29,9 @@ from nncdbg.text.lexemes import Flaw, Prefixes, name_text
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.statements import NameSpan, backward_line, inline_name
 
+GROUP = "group"
+"""The code of the errors of statements that use a group."""
+
 SAVED = "saved"
 """The attribute of a call that saves values for its backward graph."""
 
@@ -130,14 +133,15 @@ def check_members(place: NameSpan, members: Members, of: str, keys: Members, bac
     hint = f"{sizes}: use groups of the same parameters"
     if backward:
         hint = f"write %{name_text(missing[0])} in by (...) of the `backward` line of {backward}"
-    raise Flaw(message, place.start, place.width, hint)
+    raise Flaw(message, place.start, place.width, hint, code=GROUP)
 
 
 def not_one_value(place: NameSpan, members: Members) -> Flaw:
     """Return the error of a group where one value is needed."""
     name, first = f"%{name_text(place.name)}", f"%{name_text(next(iter(members.values())))}"
     message = f"{name} is a group of {counted(len(members), 'value')}, but one is needed"
-    return Flaw(message, place.start, place.width, f"write one of its members, such as {first}")
+    hint = f"write one of its members, such as {first}"
+    return Flaw(message, place.start, place.width, hint, code=GROUP)
 
 
 # -- printing --------------------------------------------------------------------------------------

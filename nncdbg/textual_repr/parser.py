@@ -50,7 +50,7 @@ from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.groups import each_member, key_of, moment_name, states_of
+from nncdbg.textual_repr.groups import GROUP, each_member, key_of, moment_name, states_of
 from nncdbg.textual_repr.passed_values import PassedValues
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
@@ -327,10 +327,13 @@ class ProgramLines(StatementLines):
     def moments(self, cursor: Cursor, number: int) -> None:
         """Parse ``states %m, %v = zeros for %params``: a state for each member of a group, for each name."""
         self.before_graphs("states")
-        defined, names = Names(), Names()
-        cursor.items(lambda: read.definition(cursor, defined))
-        if len(defined.defines) == 0 or any(cursor.flaws):
-            raise cursor.flaw("expected a name")
+        names, marks = Names(), []
+
+        def name() -> None:
+            start = cursor.blank()
+            marks.append(NameSpan(cursor.name("%"), start, cursor.position - start))
+
+        cursor.items(name)
         cursor.expect("=")
         if not cursor.accept_word("zeros"):
             raise cursor.flaw("expected `zeros`")
@@ -341,12 +344,11 @@ class ProgramLines(StatementLines):
         self.check_group(names)
         if of not in self.groups:
             (place,) = names.uses
-            name = shown(defined.defines[0].name)
-            hint = f"write state {name}: ... = zeros for {shown(of)}, or name a group"
-            raise Flaw(f"{shown(of)} is one state", place.start, place.width, hint)
+            hint = f"write state {shown(marks[0].name)}: ... = zeros for {shown(of)}, or name a group"
+            raise Flaw(f"{shown(of)} is one state", place.start, place.width, hint, code=GROUP)
         types = {state.value.name: state.value.type for state in self.states}
         comment = self.take_comment()
-        for mark in defined.defines:
+        for mark in marks:
             made = {moment_name(state, mark.name): state for state in self.groups[of].values()}
             self.define(Names(defines=[NameSpan(each, mark.start, mark.width) for each in made]), number)
             for each, state in made.items():

@@ -22,11 +22,12 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
-from nncdbg.text.lexemes import BARE, LOCAL, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, unquote
+from nncdbg.text.lexemes import BARE, LOCAL, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, nearest, unquote
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.groups import (
+    GROUP,
     Members,
     check_members,
     differentiated_by,
@@ -115,6 +116,10 @@ class StatementLines:
         self.group_lines: list[GroupLine] = []
         self.grouped = False
         """A statement of this graph defines a group: its lines need the full parser."""
+        self.salvaged: set[str] = set()
+        """The names that failed lines seem to define."""
+        self.broken_groups = False
+        """A line that declares a group failed: what statements do with groups is not reported."""
         self.hiding: list[tuple[str, NameSpan, int]] = []
         """The inputs of graphs that hide a state: the graph, the name and the line."""
         self.too_deep = False
@@ -135,6 +140,8 @@ class StatementLines:
 
     def report(self, line: int, flaw: Flaw) -> None:
         """Add an error of the statement whose first line is `line`."""
+        if flaw.code == GROUP and self.broken_groups:
+            return
         start, width = flaw.start, max(1, flaw.width)
         if line in self.wrapped:
             above = self.wrapped[line][:start]
@@ -272,8 +279,10 @@ class StatementLines:
             self.open_broken(None if word == "graph" else block, text, number)
         elif word in ENDS.values():
             return
-        elif (word == "state" or self.in_states) and (spelled := _value_name.search(text)) is not None:
-            self.state_lines.setdefault(self.salvaged_name(spelled[1]), number)
+        elif word in ("state", "states", "group") or self.in_states:
+            self.broken_groups = self.broken_groups or word in ("states", "group")
+            for spelled in _value_name.findall(text.split("=")[0]):
+                self.state_lines.setdefault(self.salvaged_name(spelled), number)
         elif "=" in text:
             self.take_names(text.split("=")[0], number)
 
@@ -298,6 +307,7 @@ class StatementLines:
             name = self.salvaged_name(spelled)
             if not self.block.sees(name):
                 self.block.names[name] = number
+                self.salvaged.add(name)
 
     def salvaged_name(self, spelled: str) -> str:
         """Return the name that a line seems to have, with its prefix expanded if it is declared."""
@@ -329,6 +339,7 @@ class StatementLines:
         by = self.gradients().get(mark.name) if node.called is not None else None
         if by is None:
             hint = f"add the line: backward {node.op}.backward of {node.op} by (%w), and call its graph"
+            hint = nearest(mark.name, self.gradients(), "@") or hint
             raise Flaw(f"{node.op} is not the graph of a `backward` line", mark.start, mark.width, hint)
         owners = self.owners()
         keys = [key_of(name, owners) for name in by]
@@ -340,9 +351,10 @@ class StatementLines:
     def enter_spread(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
         """Add the statements of a statement over groups, one for each member of its first group."""
         check_no_inline(names)
-        if node.placement is not None:
+        if node.placement is not None or names.saved is not None:
+            what = "has no margin" if names.saved is None else "saves no values"
             hint = "write a statement for each member"
-            raise Flaw("a statement over groups has no margin", mark.start, mark.width, hint)
+            raise Flaw(f"a statement over groups {what}", mark.start, mark.width, hint)
         groups = {
             place.name: found for place in names.uses if (found := self.members(place.name)) is not None
         }
@@ -368,12 +380,15 @@ class StatementLines:
         """Return the states and new values of an update, with the members of groups, and the used names."""
         pairs: dict[str, str] = {}
         for target, place in zip(targets, places, strict=True):
+            if place.name in self.salvaged:
+                continue
             new, own = self.members(place.name), self.groups.get(target.name)
             if own is not None and new is None:
                 message = (
                     f"{shown(target.name)} is a group of {len(own)} states, {shown(place.name)} one value"
                 )
-                raise Flaw(message, place.start, place.width, "write a group with a value for each state")
+                hint = "write a group with a value for each state"
+                raise Flaw(message, place.start, place.width, hint, code=GROUP)
             if own is None and new is not None:
                 raise not_one_value(place, new)
             if own is not None and new is not None:

@@ -182,7 +182,9 @@ def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[s
                 raise cursor.flaw("an operand after an attribute", "write operands before name=value")
             if _ends_in_rest(cursor, names, "inputs"):
                 return
-            operands.append(inline(cursor, names) if at_call(cursor) else operand(cursor, names))
+            operands.append(
+                operand(cursor, names) if cursor.at("%") or not at_call(cursor) else inline(cursor, names)
+            )
             return
         if key in attributes:
             raise Flaw(f"the attribute {key} occurs twice", start, len(key), "remove one of them")

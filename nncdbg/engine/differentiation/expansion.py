@@ -268,8 +268,8 @@ class GraphDerivatives:
     ) -> Derivative:
         graph = self.program.graphs[name]
         forward = claimed_name(f"{graph.name}.forward", self._names)
-        own = (*graph.inputs, *(constant.value for constant in graph.constants))
-        types = self.states | {value.name: value.type for value in own}
+        values = (*graph.inputs, *(constant.value for constant in graph.constants))
+        types = self.states | {value.name: value.type for value in values}
         used = {*types, *(value.name for node in graph.nodes for value in node.outputs)}
         builder = BackwardBuilder(self.program.opsets, self.program.graphs, types, used)
         builder.reserved = inner_names(graph.nodes)
