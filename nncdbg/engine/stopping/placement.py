@@ -268,6 +268,7 @@ class Breakpoints(Sequence[Breakpoint]):
             function = None
         named = self._named(kind, place)
         kind, target = named.kind, named.target
+        when, log = self._in_full(when, kind, target), self._in_full(log, kind, target)
         read = self._read(when, log, kind, target, bound)
         rule = str(hits) if hits is not None else None
         if rule is not None:
@@ -309,6 +310,15 @@ class Breakpoints(Sequence[Breakpoint]):
                 np.broadcast_to(False, shape)[evaluate_index(index, self.scope)]
             except IndexError as error:
                 raise UsageError(f"{text.strip()} is not an element of {known}: {error}") from None
+
+    def _in_full(self, text: str | None, kind: str, target: str) -> str | None:
+        """Return a condition or message with the names below the module of its line or graph in full."""
+        if not isinstance(text, str) or "%." not in text or kind not in ("line", "graph"):
+            return text
+        listing = self.placement.listing
+        line = int(target) if kind == "line" else listing.headers.get((target,), 0)
+        site = listing.next_site(line) if kind == "line" else None
+        return listing.in_full(text, line if site is None else site[0])
 
     def _read(
         self, when: str | None, log: str | None, kind: str, target: str, bound: frozenset[str] = frozenset()
@@ -384,6 +394,7 @@ class Breakpoints(Sequence[Breakpoint]):
         found = self.find(number)
         before = _Read(found.condition, found.reads, found.reads_out)
         try:
+            when = self._in_full(when, found.kind, found.target)
             bound = self.placement.source.bound_in(found.function) if found.function is not None else ()
             self._bind_again(found, self._read(when, found.log, found.kind, found.target, frozenset(bound)))
         except UsageError:
