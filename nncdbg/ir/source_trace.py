@@ -12,13 +12,16 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from nncdbg.ir.records import Path, Program
 
 NO_VISIT = -1
 """In place of a visit: no line of the user's source ran."""
+
+SourceFunction: TypeAlias = "tuple[str, str]"
+"""The file and the qualified name of a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,15 @@ class SourceTrace:
             if each.value:
                 held[each.name] = each.value
         return held
+
+    def names_in(self, call: int) -> set[str]:
+        """Return the names of a call that hold a value at some time."""
+        return {each.name for each in self._by_call.get(call, ())}
+
+    @cached_property
+    def bound(self) -> frozenset[str]:
+        """The names that any line binds."""
+        return frozenset(each.name for each in self.names)
 
     @cached_property
     def _by_call(self) -> Mapping[int, Sequence[SourceName]]:
@@ -255,18 +267,35 @@ class SourceOrder:
         """Return the visit that called the function of a visit."""
         return self.trace.calls[self.trace.visits[visit].call].caller
 
-    def calls_around(self, visit: int) -> set[int]:
-        """Return the call of a visit, and those around it."""
-        return {self.trace.visits[each].call for each in self.stack_of(visit)}
+    def begins(self, visit: int, statement: int) -> bool:
+        """Return whether a statement is the first one that a visit or its calls run."""
+        place = self.position.get(visit)
+        return place is not None and self.arrivals[place].statement == statement
 
     def names_at(self, visit: int, statement: int) -> dict[str, str]:
         """Return the names of a visit's call before a statement runs, each with its value.
 
-        In a backward pass, these are the names after the forward line, and those of gradients.
+        In a backward pass, they include those after the forward line.
         """
-        found = self.trace.visits[visit]
-        names = self.trace.names_of(found.call, statement)
-        if found.of == NO_VISIT:
+        trace = self.trace
+        visited = trace.visits[visit]
+        names = trace.names_of(visited.call, statement)
+        if visited.of == NO_VISIT:
             return names
-        forward = self.trace.names_of(self.trace.visits[found.of].call, self.last[found.of] + 1)
+        forward = trace.names_of(trace.visits[visited.of].call, self.last[visited.of] + 1)
         return {**forward, **names}
+
+    def function_of(self, call: int) -> SourceFunction:
+        """Return the function of a call; of a backward pass, that of its forward pass."""
+        called = self.trace.calls[self._forward.get(call, call)]
+        return called.file, called.function
+
+    @cached_property
+    def _forward(self) -> Mapping[int, int]:
+        """The calls that are backward passes, each with the call of its forward pass."""
+        visits = self.trace.visits
+        return {each.call: visits[each.of].call for each in visits if each.of != NO_VISIT}
+
+    def calls_around(self, visit: int) -> set[int]:
+        """Return the call of a visit, and those around it."""
+        return {self.trace.visits[each].call for each in self.stack_of(visit)}

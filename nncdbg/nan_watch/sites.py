@@ -55,7 +55,7 @@ def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> FindingSite:
     if pc == ENTRANCE:
         return FindingSite(_line_of_input(code, value, debugger), graph, "", "", value)
     line = debugger.loaded.line(code, pc)
-    text = debugger.loaded.listing_of(code).lines[line - 1].strip() if line is not None else ""
+    text = debugger.loaded.listing_of(code).statement(line).strip() if line is not None else ""
     if pc >= len(code.nodes):
         return FindingSite(line, graph, "", "return", value, text=text)
     return FindingSite.of(line, graph, code.nodes[pc], value, text)
