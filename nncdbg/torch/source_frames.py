@@ -186,8 +186,8 @@ class SourceFrames:
         if rest != self._rest[0]:
             if isinstance(rest, OuterFrames):
                 self._rest = rest, rest.visit
-                for call, tensors in rest.names:
-                    self._bind(call, tensors, event)
+                for outer, tensors in rest.names:
+                    self._bind(outer, tensors, event)
             else:
                 self._rest = rest, _visit_of(rest)
         caller = self._rest[1]
