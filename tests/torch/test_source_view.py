@@ -316,3 +316,11 @@ def test_a_displayed_name_is_shown_where_it_is_bound(session):
     text = run(session, "display h", f"until {LOOP}")
     assert "1: h: there is no value or function `h`" in text
     assert re.search(r"^1: h f32\[2,3\] \[\[", text, re.MULTILINE)
+
+
+def test_an_expression_may_begin_with_a_name_that_is_a_command(session):
+    text = run(session, f"until {LOOP}", "h.shape", "h[0].shape", "h * 2 == h + h", "h next")
+    assert "there is no command" not in text
+    assert "(2, 3)\n" in text
+    assert "(3,)\n" in text
+    assert "Execute this statement" in text, "`h` alone is `help`"

@@ -24,8 +24,7 @@ from nncdbg.engine.observers.statement_checks import (
     old_slot,
 )
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Traps
-from nncdbg.engine.stopping.placement import braced
-from nncdbg.engine.stopping.source_names import SourceNames
+from nncdbg.engine.stopping.placement import SourceNames, braced
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
