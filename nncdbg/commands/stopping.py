@@ -46,13 +46,8 @@ def _placed(session: CommandSession, text: str) -> str:
     if (source := session.source) is None:
         return text or session.stops.here()
     place, _, rest = (text or ".").partition(" ")
-    if place == ".":
-        frames = source.frames()
-        place = str(frames[min(source.selected, len(frames) - 1)].line) if frames else place
-    found = session.source_place(place)
-    if found is None or split_source(place) is not None:
-        return text or session.stops.here()
-    return f"{found[0]}:{found[1]} {rest}".rstrip()
+    found = source.place_of(place) if split_source(place) is None else None
+    return text or session.stops.here() if found is None else f"{found[0]}:{found[1]} {rest}".rstrip()
 
 
 @command("tbreak", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=PLACE)

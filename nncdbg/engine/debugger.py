@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.backends.kernel_choice import KernelChoice
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.effects import inputs_like_states
 from nncdbg.engine.compilation.partial import Part, partial_run, used_inputs
 from nncdbg.engine.compilation.states import given_states, lowered, states_with_buffers
 from nncdbg.engine.compilation.tracked_values import check_data, tracked_lines
@@ -225,6 +226,7 @@ class Debugger(RichOutput):
             loaded.listing.prefixes,
             Differentiation(loaded),
             frozenset(state.value.name for state in self.program.states),
+            hiding=inputs_like_states(with_backward_graphs(self.program)),
             to_host=self.backend.to_host,
             supplied=self._awaited.content,
         )

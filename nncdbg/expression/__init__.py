@@ -115,10 +115,9 @@ def parse(text: str, has: Has, names: Names = None, aliases: Aliases = dict) -> 
     """Parse an expression.
 
     `has` returns whether a name is a value; `names` lists the values for hints; `aliases` returns other
-    names, in Python's syntax, each with its value, or "" if it has none yet: they come first where no `%` is
-    written.  Raises
-    ExpressionError, with the place underlined, for syntax errors, unknown names, texts of more than
-    10,000 characters, and more than 100 levels of nesting.
+    names, in Python's syntax, each with its value, "" if it has none now, or `LATER`: they come first where
+    no `%` is written.  Raises ExpressionError, with the place underlined, for syntax errors, unknown names,
+    texts of more than 10,000 characters, and more than 100 levels of nesting.
     """
     parser = ExpressionParser(text, has, names, aliases)
     root = parser.expression()
@@ -193,7 +192,7 @@ def resolve_name(text: str, has: Has, names: Names = None, aliases: Aliases = di
 
     Raises ExpressionError for an unknown name, with the nearest known name as a hint.
     """
-    if (value := aliases().get(text.strip())) is not None:
+    if value := aliases().get(text.strip()):
         return value
     if has(text.strip()):
         return text.strip()

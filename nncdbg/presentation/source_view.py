@@ -57,7 +57,7 @@ def show_source_stop(
     """
     show_reason(screen, target, stop)
     frames, statement = source.frames(), source.statement
-    if stop.finding is not None or stop.error is not None:
+    if source.shows_statement(stop):
         _show_statement(screen, target, stop)
     if not frames:
         screen.note("no line of the source ran this statement")

@@ -273,7 +273,7 @@ def test_the_console_reports_a_number_that_python_would_not_have_read(client: Cl
     output = client.wait_for(lambda message: "would read" in str(message.get("body", {}).get("output")))
     assert "Python read 2.0 from %sum" in output["body"]["output"]
     assert "would read 7.0 now" in output["body"]["output"]
-    assert output["body"]["source"]["path"].endswith("step/program.nnc")
+    assert output["body"]["source"]["path"].endswith(".nncdbg/program.nnc")
     client.expect_event("terminated")
 
 

@@ -324,3 +324,81 @@ def test_an_expression_may_begin_with_a_name_that_is_a_command(session):
     assert "(2, 3)\n" in text
     assert "(3,)\n" in text
     assert "Execute this statement" in text, "`h` alone is `help`"
+
+
+LOOP_SCRIPT = """import torch
+import nncdbg.torch
+
+
+def double(x):
+    return x * 2
+
+
+def total(x):
+    for row in x:
+        y = double(row)
+    return y.sum()
+
+
+x = torch.ones(3, 2)
+with nncdbg.torch.record() as step:
+    total(x)
+step.save("loop")
+"""
+LOOP_LINES = {text.strip(): number for number, text in enumerate(LOOP_SCRIPT.splitlines(), 1)}
+INNER, OUTER = LOOP_LINES["return x * 2"], LOOP_LINES["y = double(row)"]
+
+
+@pytest.fixture
+def loop(tmp_path, monkeypatch):
+    """A session in a step whose inner lines begin at the statements of outer ones."""
+    (tmp_path / "loop.py").write_text(LOOP_SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("loop.py", run_name="__main__")
+    return opened("loop")
+
+
+def test_continue_stops_at_a_line_that_begins_at_the_statement_of_the_present_line(loop):
+    run(loop, f"until {OUTER}")
+    assert place(loop) == ("total", OUTER)
+    before = loop.target.now.tick
+    text = run(loop, f"break {INNER}", "continue")
+    assert place(loop) == ("double", INNER)
+    assert loop.target.now.tick == before
+    assert f"Breakpoint 1, source loop.py:{INNER}" in text
+    run(loop, "continue", "continue")
+    assert place(loop) == ("double", INNER)
+    assert "hit 3x" in run(loop, "info breakpoints")
+    run(loop, "continue")
+    assert loop.target.now.ended
+
+
+def test_breakpoints_of_two_lines_that_begin_together_stop_in_their_order(loop):
+    run(loop, f"break {OUTER}", f"break {INNER}")
+    for number, line in [(1, OUTER), (2, INNER)] * 3:
+        text = run(loop, "continue")
+        assert place(loop)[1] == line
+        assert text.count("Breakpoint ") == 1
+        assert f"Breakpoint {number}, source loop.py:{line}" in text
+    counts = run(loop, "info breakpoints")
+    assert counts.count("hit 3x") == 2
+
+
+def test_a_move_by_lines_stops_at_a_breakpoint_inside_of_the_line(loop):
+    run(loop, f"until {OUTER}", f"break {INNER}")
+    assert "Breakpoint 1" in run(loop, "next")
+    assert place(loop) == ("double", INNER)
+    assert "Breakpoint 1" in run(loop, "next")
+    assert place(loop) == ("double", INNER)
+
+
+def test_a_breakpoint_at_an_update_has_one_hit_for_all_parameters(session):
+    text = run(session, f"break {OPTIMIZER}", "continue", "continue", "info breakpoints")
+    assert session.target.now.ended
+    assert "hit 1x" in text
+
+
+def test_a_name_that_is_not_bound_yet_is_refused(session):
+    text = run(session, "step", "p error", "p nothing")
+    assert "`error` has no value here" in text
+    assert "there is no value or function `nothing`" in text

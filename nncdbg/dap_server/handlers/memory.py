@@ -169,14 +169,14 @@ def disassemble(session: Session, arguments: protocol.DisassembleArguments) -> p
     if start < 0:
         raise UsageError(f"the address {start} is below 0", hint="use a larger offset")
     found = []
-    statements = RecordedStatements(session)
+    statements = StepInstructions(session)
     for address in range(start, start + arguments.instruction_count):
         session.queue.check_cancelled()
         found.append(statements.instruction(address) or _instruction(session, address))
     return protocol.DisassembleBody(instructions=found)
 
 
-class RecordedStatements:
+class StepInstructions:
     """The statements of a recorded step as instructions, in the order in which they run."""
 
     def __init__(self, session: Session) -> None:

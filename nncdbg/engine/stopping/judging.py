@@ -31,6 +31,7 @@ from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
 from nncdbg.errors import NncdbgError, NotComputed
 from nncdbg.expression import Expression, condition, evaluate
+from nncdbg.expression.tokens import LATER
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import holds
 from nncdbg.text.listing import Listing
@@ -213,7 +214,7 @@ class Judge:
         return self._with_names(text, self._scope(found, after), held)
 
     def _with_names(self, text: str, scope: Values, held: Mapping[str, str]) -> tuple[Expression, Values]:
-        names = {**dict.fromkeys(self.names.bound, ""), **held}
+        names = {**dict.fromkeys(self.names.bound, LATER), **held}
         scope = replace(scope, aliases=lambda: names)
         expression = scope.read(text)
         if expression.sourced:

@@ -128,8 +128,20 @@ class BreakpointPlaces:
 
     @cached_property
     def origins(self) -> Mapping[str, Mapping[int, Sequence[tuple[Path, int]]]]:
-        """Return the statements made by each line of each file of the user's model."""
-        return origins(self.program)
+        """The statements of each line of each file of the user's model.
+
+        Of a recorded step, these are the statements at which executions of the line began.
+        """
+        found: dict[str, Mapping[int, Sequence[tuple[Path, int]]]] = {**origins(self.program)}
+        order = self.source.order
+        if order is not None:
+            trace = order.trace
+            begun: dict[str, dict[int, list[tuple[Path, int]]]] = {}
+            for each in arrivals_in(order):
+                lines = begun.setdefault(trace.file(each.visit), {})
+                lines.setdefault(trace.visits[each.visit].line, []).append(order.places[each.statement])
+            found.update(begun)
+        return found
 
     def bind(self, found: Breakpoint, codes: Iterable[Code]) -> None:
         """Set the lines and sites of a breakpoint.  Raises UsageError for a place that does not exist."""
@@ -162,7 +174,7 @@ class BreakpointPlaces:
     def _bind_source(self, found: Breakpoint) -> None:
         file, _, number = found.target.rpartition(":")
         line = int(number)
-        origin = self._arrivals(file) or self.origin(file)
+        origin = self.origin(file)
         if not origin:
             files = sorted(self.origins)
             hint = f"use one of the source files: {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
@@ -175,18 +187,8 @@ class BreakpointPlaces:
             found.target = f"{file}:{there}"
         found.lines = tuple(sorted(self.listing.line(path, pc) for path, pc in origin[there]))
 
-    def _arrivals(self, file: str) -> dict[int, list[tuple[Path, int]]]:
-        """Return the statements at which executions of lines began, by line; empty without a trace."""
-        order = self.source.order
-        if order is None:
-            return {}
-        lines: dict[int, list[tuple[Path, int]]] = {}
-        for each in arrivals_in(order, file):
-            lines.setdefault(order.trace.visits[each.visit].line, []).append(order.places[each.statement])
-        return lines
-
     def origin(self, file: str) -> dict[int, list[tuple[Path, int]]]:
-        """Return the statements made by each line of a file of the user's model; empty for other files."""
+        """Return the statements of each line of a file of the user's model; empty for other files."""
         lines: dict[int, list[tuple[Path, int]]] = {}
         for known, origin in self.origins.items():
             if same_file(known, file):
