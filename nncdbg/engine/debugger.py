@@ -36,8 +36,7 @@ from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, Traps
 from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.place_names import PlaceNames
-from nncdbg.engine.stopping.placement import BreakpointPlaces, Breakpoints
-from nncdbg.engine.stopping.source_names import SourceNames
+from nncdbg.engine.stopping.placement import BreakpointPlaces, Breakpoints, SourceNames
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline

@@ -24,7 +24,7 @@ from nncdbg.text.places import place_text
 from nncdbg.text.torch_names import stop_names
 
 if TYPE_CHECKING:
-    from nncdbg.engine.stopping.source_names import SourceNames
+    from nncdbg.engine.stopping.placement import SourceNames
 
 Hits = Callable[[int], bool]
 
