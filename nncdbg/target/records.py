@@ -52,8 +52,8 @@ class Place:
 
     @property
     def text(self) -> str:
-        """The line of the statement, without its indentation."""
-        return self.listing.lines[self.line - 1].strip()
+        """The text of the statement in one line, without its indentation."""
+        return self.listing.statement(self.line).strip()
 
     @property
     def location(self) -> tuple[str, int] | None:

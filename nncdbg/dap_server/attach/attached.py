@@ -26,6 +26,8 @@ class Attached(Debuggee):
         sources = sources_of_running(target, Path.cwd())
         sources.uris = session.client.arguments.path_format == "uri"
         super().__init__(target, session.runner, sources)
+        if session.view == "graph":
+            self.source = None
         self._stops = target.stops
         self.session = session
         self.numbers: set[int] = set()

@@ -29,7 +29,7 @@ from nncdbg.dap_server.kernel_debugger import (
 )
 from nncdbg.dap_server.registry import ALWAYS, LIVE, STILL, STOPPED, State, request
 from nncdbg.dap_server.sources.addresses import address_of, reference_of
-from nncdbg.dap_server.sources.calls import BACK, BACK_INTO, BACK_OUT, FINISH, NEXT, STEP
+from nncdbg.dap_server.sources.calls import line_move
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
@@ -90,7 +90,7 @@ def next_(session: Session, arguments: protocol.NextArguments) -> None:
         return
     target = session.program.target
     # Inside a micro program, an instruction is one statement.
-    if (move := NEXT.verb(session, arguments.granularity)) is not None:
+    if (move := line_move(session, "next", "nexti", arguments.granularity)) is not None:
         _forward(session, arguments.thread_id, *move)
     elif (
         arguments.granularity == "instruction" and target.frame(0).place.micro is None and target.inside()[0]
@@ -122,7 +122,7 @@ def step_in(session: Session, arguments: protocol.StepInArguments) -> None:
         stream_of_thread(session, arguments.thread_id)
         step_into_target(session, arguments.target_id)
         return
-    if (move := STEP.verb(session, arguments.granularity)) is not None:
+    if (move := line_move(session, "step", "nexti", arguments.granularity)) is not None:
         _forward(session, arguments.thread_id, *move)
         return
     target = session.program.target
@@ -135,7 +135,7 @@ def step_in(session: Session, arguments: protocol.StepInArguments) -> None:
 def step_out(session: Session, arguments: protocol.StepOutArguments) -> None:
     if session.state is State.ENDED:
         return
-    move = FINISH.verb(session, arguments.granularity) or (session.program.target.step_out, "finish")
+    move = line_move(session, "finish") or (session.program.target.step_out, "finish")
     _forward(session, arguments.thread_id, *move)
 
 
@@ -164,7 +164,7 @@ def _forward(session: Session, thread: int, verb: Verb | None, command: str | No
 
 @request("stepBack", when=STOPPED, moves=True, capability="supportsStepBack")
 def step_back(session: Session, arguments: protocol.StepBackArguments) -> None:
-    if (move := BACK.verb(session, arguments.granularity)) is not None:
+    if (move := line_move(session, "back", "backi", arguments.granularity)) is not None:
         _backward(session, arguments.thread_id, *move)
         return
     micro = arguments.granularity == "instruction"
@@ -182,7 +182,7 @@ def reverse_continue(session: Session, arguments: protocol.ReverseContinueArgume
 def reverse_step_in(session: Session, arguments: ReverseArguments) -> None:
     """Undo the last executed statement, in any frame; the server sends `continued` and `stopped`."""
     target = session.program.target
-    move = BACK_INTO.verb(session, None) or (lambda: target.step_back(into=True), "rback")
+    move = line_move(session, "rback") or (lambda: target.step_back(into=True), "rback")
     _backward(session, arguments.thread_id, *move, unasked=True)
 
 
@@ -190,7 +190,7 @@ def reverse_step_in(session: Session, arguments: ReverseArguments) -> None:
 def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
     """Go back to the statement that began the innermost frame; the server sends `continued` and `stopped`."""
     target = session.program.target
-    move = BACK_OUT.verb(session, None) or (lambda: target.step_out(back=True), "rfinish")
+    move = line_move(session, "rfinish") or (lambda: target.step_out(back=True), "rfinish")
     _backward(session, arguments.thread_id, *move, unasked=True)
 
 
@@ -359,7 +359,7 @@ def goto_targets(session: Session, arguments: protocol.GotoTargetsArguments) -> 
 
 
 def _label(line: int, place: ToPlace, listing: Listing) -> str:
-    text = listing.lines[line - 1].strip()
+    text = listing.statement(line).strip()
     way = "back to when it last ran" if place.back else "forward, running up to it"
     return f"line {line}, {way}: {text}"
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from nncdbg.engine.compilation.effects import effects_of
+from nncdbg.engine.compilation.effects import effects_of, inputs_like_states
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.backward_calls import (
     SAVED,
@@ -53,10 +53,10 @@ def with_backward_graphs(program: Program) -> Program:
 
     Raises GraphError if a gradient does not exist.
     """
-    if not program.backwards:
+    if not program.backwards and not inputs_like_states(program):
         return program
     if "with backward graphs" not in program.kept:
-        program.kept["with backward graphs"] = expanded(program)
+        program.kept["with backward graphs"] = expanded(_unhidden_states(program))
     return program.kept["with backward graphs"]  # type: ignore[no-any-return]
 
 
@@ -112,15 +112,22 @@ def _with_next(program: Program, title: str) -> Program:
 def _check_recomputation(program: Program, expanded: Program) -> None:
     """Raise GraphError if a backward graph recomputes with a state that was updated after its forward graph.
 
-    A backward graph reads what the forward graph saved, but computes the bodies of loops again.
+    A backward graph reads what the forward graph saved, but computes the blocks of branches and loops again.
     """
     if not program.states:
         return
-    lines, effects = {f"@{line.name}" for line in program.backwards}, effects_of(expanded)
+    lines, effects = {f"@{line.name}": line.of for line in program.backwards}, effects_of(expanded)
     for graph in program.graphs.values():
         for path, pc, node, saved in saved_calls(graph, lines):
             own = (each for name, each in effects.items() if f"@{name}.".startswith(f"{node.op}."))
             used = frozenset[str]().union(*(each.used for each in own))
+            if found := sorted(effects[lines[node.op]].updated & used):
+                raise GraphError(
+                    f"{node.op} recomputes with %{name_text(found[0])}, which @{name_text(lines[node.op])} "
+                    f"updates",
+                    excerpt=program.as_listing().excerpt(path, pc),
+                    hint="move the update behind the call of the graph",
+                )
             for later in between_calls(graph, saved, path, pc):
                 changed = {value.name for value in later.outputs} if later.kind is Kind.UPDATE else set()
                 if (called := later.called) is not None and called in effects:
@@ -133,6 +140,24 @@ def _check_recomputation(program: Program, expanded: Program) -> None:
                         excerpt=program.as_listing().excerpt(path, pc),
                         hint=f"call {node.op} before the update of %{name_text(name)}",
                     )
+
+
+def _unhidden_states(program: Program) -> Program:
+    """Return the program with other names for inputs that are named like a state which their graph passes on.
+
+    Such a graph calls graphs that use the state.
+    """
+    if not inputs_like_states(program):
+        return program
+    effects = effects_of(program)
+    graphs = dict(program.graphs)
+    for key, graph in program.graphs.items():
+        hiding = names_of(graph.inputs) & effects[key].used
+        if hiding:
+            used = {*names_of(graph.inputs), *inner_names(graph.nodes), *effects[key].used}
+            used |= {name for node in graph.nodes for name in names_of(node.outputs)}
+            graphs[key] = renamed(graph, {name: claimed_name(f"{name}.input", used) for name in hiding})
+    return replace(program, graphs=graphs, listing=program.as_listing())
 
 
 def _unhidden(graph: Graph, states: Collection[str]) -> Graph:
@@ -243,7 +268,8 @@ class GraphDerivatives:
     ) -> Derivative:
         graph = self.program.graphs[name]
         forward = claimed_name(f"{graph.name}.forward", self._names)
-        types = {v.name: v.type for v in (*graph.inputs, *(c.value for c in graph.constants))} | self.states
+        values = (*graph.inputs, *(constant.value for constant in graph.constants))
+        types = self.states | {value.name: value.type for value in values}
         used = {*types, *(value.name for node in graph.nodes for value in node.outputs)}
         builder = BackwardBuilder(self.program.opsets, self.program.graphs, types, used)
         builder.reserved = inner_names(graph.nodes)
