@@ -37,6 +37,7 @@ from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.place_names import PlaceNames
 from nncdbg.engine.stopping.placement import BreakpointPlaces, Breakpoints
+from nncdbg.engine.stopping.source_names import SourceNames
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
@@ -231,6 +232,7 @@ class Debugger(RichOutput):
             supplied=self._awaited.content,
         )
         traps = Traps(loaded.codes)
+        source_names = SourceNames(loaded.program)
         judge = Judge(
             self._innermost,
             traps,
@@ -240,12 +242,13 @@ class Debugger(RichOutput):
             loaded.listing_of,
             self.inputs,
             Entering(self.retracing, self.backend.to_host),
+            source_names,
         )
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
         self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
         named = PlaceNames(loaded.program, self._innermost.find)
-        placement = BreakpointPlaces(loaded.program, loaded.listing, loaded.listing_of, named)
+        placement = BreakpointPlaces(loaded.program, loaded.listing, loaded.listing_of, named, source_names)
         self.breakpoints = Breakpoints(placement, traps, self._innermost)
         self._reads_said: set[tuple[int, Code, int]] = set()
         """Branch, block and number of each host read that was reported."""
@@ -305,8 +308,8 @@ class Debugger(RichOutput):
 
         Raises UsageError for a kind that is unknown or not available here (see `observers.beyond`).
         """
-        scope = self.values
-        expression = check_condition(scope.read(when)) if when else None
+        names = self.breakpoints.placement.source.bound
+        expression = check_condition(self.values.read(when, names)) if when else None
         self.observers.catch(kinds, expression, self.control.stack[0].slots)
 
     def uncatch(self, *kinds: str) -> None:

@@ -154,7 +154,8 @@ def statement_window(screen: Screen, target: Target, stop: Stop) -> list[Text]:
     marks = marks_of(target, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))
     lines = around(centre, LINES, len(listing.lines))
-    return window(listing, lines, marks, screen.line_layout.width, screen.names)
+    hidden = screen.hidden_lines(listing)
+    return window(listing, lines, marks, screen.line_layout.width, screen.names, hidden=hidden)
 
 
 def marks_of(target: Target, selected: int, stop: Stop | None = None) -> LineMarks:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path as FilePath
 from types import CodeType
 from typing import Any
@@ -29,6 +28,7 @@ from nncdbg.engine.values.editing import late_decisions
 from nncdbg.errors import NotComputed, UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Program
+from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.ir.walk import fitting_trace
 from nncdbg.stats import Summary
 from nncdbg.stats.histograms import summarize_by_pieces
@@ -51,6 +51,7 @@ from nncdbg.target.records import (
     DeadUnits,
     Edited,
     Finding,
+    FinishedBlock,
     Frame,
     GradientCheck,
     GradientStage,
@@ -86,8 +87,7 @@ class ProgramTarget(Target):
         self._debugger = debugger
         self._cells = Cells(debugger)
         if self.source is not None:
-            debugger.loaded.aliases = self.source.names
-        self._stop: tuple[EngineStop, Stop] | None = None
+            debugger.loaded.aliases = self.source.aliases
         self._said: Callable[[LogMessage], None] | None = None
         """What received the messages before `listen`."""
 
@@ -106,7 +106,7 @@ class ProgramTarget(Target):
 
     @property
     def stops(self) -> ProgramStops:  # type: ignore[override]
-        return ProgramStops(self._debugger, self._cells)
+        return ProgramStops(self._debugger, self._cells, self.source)
 
     @property
     def convenience(self) -> dict[str, Any]:  # type: ignore[override]
@@ -182,21 +182,29 @@ class ProgramTarget(Target):
         return self._debugger.breakpoints.placement.named.known[kind]
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
-        return ProgramStops(self._debugger, self._cells).lines(place)
+        return self.stops.lines(place)
 
-    @cached_property
+    @property
     def source(self) -> SourceView | None:
-        trace = fitting_trace(self.program)
-        return None if trace is None else SourceView(self, trace)
+        shared = self._debugger.loaded.shared
+        if "source" not in shared:
+            trace = fitting_trace(self.program)
+            shared["source"] = None if trace is None else self._source_view(trace)
+        found: SourceView | None = shared["source"]
+        return found
+
+    def _source_view(self, trace: SourceTrace) -> SourceView | None:
+        return SourceView(self, trace)
 
     # -- moving ------------------------------------------------------------------------------------
 
     @property
     def stop(self) -> Stop:
-        found = self._debugger.stop
-        if self._stop is None or self._stop[0] is not found:
-            self._stop = found, self._record(found)
-        return self._stop[1]
+        found, shared = self._debugger.stop, self._debugger.loaded.shared
+        kept: tuple[EngineStop, Stop] | None = shared.get("stop")
+        if kept is None or kept[0] is not found:
+            kept = shared["stop"] = found, self._record(found)
+        return kept[1]
 
     def _record(self, stop: EngineStop) -> Stop:
         frame, found = stop.frame, stop.finding
@@ -284,6 +292,9 @@ class ProgramTarget(Target):
     def reverse_continue(self) -> Stop:
         self._debugger.reverse_continue()
         return self.stop
+
+    def stop_at(self, numbers: Container[int]) -> bool:
+        return self.stops.stop_at_first(numbers)
 
     def stay(self) -> Stop:
         """Report the latest stop again, to what supervises the program."""
@@ -390,6 +401,10 @@ class ProgramTarget(Target):
         if isinstance(value, str):
             return (Visit(*each) for each in self._debugger.values_at(self._depth(frame)).visits(value))
         return self._cells.visits(self._depth(frame), value)
+
+    def finished(self) -> Iterator[FinishedBlock]:
+        """Yield the finished visits of blocks in the history since the last edit, latest first."""
+        return self._cells.finished()
 
     def computed(self, which: str = "", *, latest: bool = True) -> Iterator[Computed]:
         return map(self._computed, selected_values(self._debugger, which, latest=latest))
@@ -527,7 +542,7 @@ class ProgramTarget(Target):
         found = []
         for stage in stages:
             line = stage.place.removeprefix("line ")
-            words = listing.lines[int(line) - 1].strip() if line else stage.statement.text()
+            words = listing.statement(int(line)).strip() if line else stage.statement.text()
             found.append(GradientStage(stage.place, words, stage.cotangents))
         return found
 

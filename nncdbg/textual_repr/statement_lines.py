@@ -22,7 +22,7 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
-from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, nearest, unquote
+from nncdbg.text.lexemes import BARE, LOCAL, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, nearest, unquote
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
@@ -37,6 +37,7 @@ from nncdbg.textual_repr.groups import (
     not_one_value,
     spread,
 )
+from nncdbg.textual_repr.passed_values import Listed
 from nncdbg.textual_repr.repairs import SAVED, outside_repair, statement_repair, value_repair
 from nncdbg.textual_repr.resolution import (
     CALLED,
@@ -62,7 +63,7 @@ DEEPEST = 1000
 _LONGEST_HINT = 600
 
 _graph_name = re.compile(rf"@({BARE}|{STRING})")
-_value_name = re.compile(rf"%({PREFIXED}|{BARE}|{STRING})")
+_value_name = re.compile(rf"%({PREFIXED}|{LOCAL}|{BARE}|{STRING})")
 
 
 def salvaged(spelled: str) -> str:
@@ -123,15 +124,31 @@ class StatementLines:
         """The inputs of graphs that hide a state: the graph, the name and the line."""
         self.too_deep = False
         """A block of this graph is nested too deeply; the rest of the graph is skipped."""
+        self.in_states = 0
+        """The line of the open block of states; 0 outside of one."""
+        self.behind: dict[int, int] = {}
+        """Stretches of lines that are parsed before their turn: the first index, and that after the last."""
+        self.listed: dict[str, Listed] = {}
+        self.deferred: list[Unresolved] = []
+        """Uses of names that may be passed values."""
+        self.wrapped: dict[int, str] = {}
+        """The statements of several lines by their first line, with the line ends."""
 
     def text_of(self, number: int) -> str:
         """Return the line with this 1-based number."""
         return self.lines[number - 1 - self.before]
 
     def report(self, line: int, flaw: Flaw) -> None:
+        """Add an error of the statement whose first line is `line`."""
         if flaw.code == GROUP and self.broken_groups:
             return
-        excerpt = Excerpt(self.text_of(line), line, flaw.start + 1, max(1, flaw.width), self.file)
+        start, width = flaw.start, max(1, flaw.width)
+        if line in self.wrapped:
+            above = self.wrapped[line][:start]
+            line += above.count("\n")
+            start -= above.rfind("\n") + 1
+            width = max(1, min(width, len(self.text_of(line)) - start))
+        excerpt = Excerpt(self.text_of(line), line, start + 1, width, self.file)
         hint = flaw.hint
         if hint is not None and len(hint) > _LONGEST_HINT:
             hint = hint[:_LONGEST_HINT] + "..."
@@ -212,7 +229,9 @@ class StatementLines:
                 flaw = Flaw(f"{shown(mark.name)} is not a state", mark.start, mark.width, hint)
                 self.report(number, flaw)
             elif not block.sees(mark.name):
-                self.unresolved.append(Unresolved(mark, number, block, len(block.nodes)))
+                use = Unresolved(mark, number, block, len(block.nodes))
+                around = [*block.outwards()][-1]
+                (self.deferred if around.open_names else self.unresolved).append(use)
 
     def define(self, names: Names, number: int) -> None:
         """Define names in the block; report duplicates and names that hide others."""
@@ -260,8 +279,8 @@ class StatementLines:
             self.open_broken(None if word == "graph" else block, text, number)
         elif word in ENDS.values():
             return
-        elif word in ("state", "states", "group"):
-            self.broken_groups = self.broken_groups or word != "state"
+        elif word in ("state", "states", "group") or self.in_states:
+            self.broken_groups = self.broken_groups or word in ("states", "group")
             for spelled in _value_name.findall(text.split("=")[0]):
                 self.state_lines.setdefault(self.salvaged_name(spelled), number)
         elif "=" in text:
@@ -439,10 +458,11 @@ class StatementLines:
         self.grouped = False
         names = Names()
         cursor.expect("(")
-        inputs = read.definitions(cursor, names, ")")
+        self.prefixes = cursor.prefixes = self.prefixes.within(name)
+        inputs = read.definitions(cursor, names, ")", "inputs")
         cursor.expect("->")
         cursor.expect("(")
-        outputs = read.definitions(cursor, Names(), ")")
+        outputs = read.definitions(cursor, names_out := Names(), ")", "outputs")
         margin = cursor.placement()
         cursor.expect("{")
         cursor.end()
@@ -450,6 +470,13 @@ class StatementLines:
         self.comment.clear()
         first = self.graph_lines.setdefault(name, number)
         block = Block("graph", number, (name,), None, None, name, inputs, outputs, comment, before=margin)
+        if rest := names.rest | names_out.rest:
+            block.listed = Listed(
+                len(inputs) if "inputs" in rest else None, len(outputs) if "outputs" in rest else None
+            )
+            block.open_names = "inputs" in rest
+            if first == number:
+                self.listed[name] = block.listed
         self.open(block, names)
         if first != number:
             hint = f"the first is at line {first}"
@@ -487,7 +514,7 @@ class StatementLines:
             self.salvage(cursor.line, number)
             return
         if not block.end and not block.astray:
-            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}: write {block.end_line()}"
+            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}: write {block.end_line(self.prefixes)}"
             self.report(number, Flaw(f"the block has no {ENDS[block.kind]}", cursor.position, 1, hint))
         cursor.expect("}")
         if cursor.accept_word("else"):
@@ -554,17 +581,18 @@ class StatementLines:
         names = Names()
         values = read.outputs(cursor, names)
         start = cursor.blank()
-        if not read.at_call(cursor):
+        if values and cursor.peek_word() == "data":
+            value = _only(values, cursor, start)
+            constant = Constant(value, read.reference(cursor, value.name))
+            cursor.end()
+            self.enter_constant(block, constant, names, number)
+        elif not read.at_call(cursor):
             literal = self.constant(cursor, values, start)
             if literal is None:
                 self.comment.clear()
                 self.define(names, number)
             else:
                 self.enter_constant(block, literal, names, number)
-        elif values and cursor.peek_word() == "data":
-            constant = Constant(_only(values, cursor, start), read.reference(cursor))
-            cursor.end()
-            self.enter_constant(block, constant, names, number)
         else:
             self.op(block, cursor, values, names, number)
 
@@ -602,8 +630,11 @@ class StatementLines:
         cursor.expect("(")
         names.results = tuple(value.name for value in values)
         operands, attributes = read.arguments(cursor, names)
+        values = read.typed(cursor, values)
         location, margin = cursor.suffix()
         called = called_graph(op)
+        if names.rest and called is None:
+            raise Flaw("only a call has ...", start, width, "list the operands and outputs of an op")
         if names.saved is not None:
             if called is None:
                 raise Flaw("only a call saves values", start, width, SAVED)
@@ -642,7 +673,9 @@ class StatementLines:
         self.resolve(names, number)
         self.define(names, number)
         if node.called is not None:
-            self.calls.append(WrittenCall(mark, number, len(node.inputs), len(node.outputs)))
+            rest, nested = frozenset(names.rest), block.parent is not None
+            self.calls.append(WrittenCall(mark, number, len(node.inputs), len(node.outputs), rest, nested))
+            block.open_names |= "outputs" in rest
         comment = self.take_comment()
         block.nodes.append(replace(node, comment=comment) if comment else node)
         block.lines.append(number)
@@ -671,7 +704,7 @@ class StatementLines:
             return
         if word != ENDS[block.kind]:
             block.astray = True
-            hint = f"it ends in {ENDS[block.kind]}: write {block.end_line()}"
+            hint = f"it ends in {ENDS[block.kind]}: write {block.end_line(self.prefixes)}"
             raise cursor.whole(f"{word} in {CALLED[block.kind]}", hint)
         block.end = number
         names = Names()
@@ -682,22 +715,27 @@ class StatementLines:
         block.after = cursor.placement()
         cursor.end()
         self.resolve(names, number)
-        self.check_results(block, results, cursor)
+        self.check_results(block, results, cursor, names)
         block.results = results
 
-    def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor) -> None:
+    def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor, names: Names) -> None:
         """Check that a graph returns its declared outputs, and that branches yield equally many values."""
+        passes = block.listed is not None and block.listed.outputs is not None
+        if passes != ("outputs" in names.rest):
+            message = f"the outputs of the block {'end' if passes else 'do not end'} in ..."
+            raise cursor.whole(message, f"write {block.end_line(self.prefixes)}")
         if block.kind == "graph":
             named, given = [v.name for v in block.outputs], [v.name for v in results]
             if len(named) != len(given):
                 count = f"{len(named)} output{'' if len(named) == 1 else 's'}"
                 message = f"the graph has {count}, but return has {len(given)}"
-                hint = f"its outputs are declared at line {block.line}: write {block.end_line()}"
+                hint = f"its outputs are declared at line {block.line}: write {block.end_line(self.prefixes)}"
                 raise cursor.whole(message, hint)
             for name, value in zip(named, given, strict=True):
                 if name != value:
                     message = f"return has {shown(value)} where the graph's output is {shown(name)}"
-                    hint = f"use the names declared at line {block.line}: write {block.end_line()}"
+                    right = block.end_line(self.prefixes)
+                    hint = f"use the names declared at line {block.line}: write {right}"
                     raise cursor.whole(message, hint)
         elif block.kind == "else" and block.header is not None and block.header.branch is not None:
             first = block.header.branch

@@ -25,7 +25,9 @@ from nncdbg.ir.records import (
     TrackLine,
     Value,
 )
-from nncdbg.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import BARE, ELLIPSIS, OP, RESERVED, STRING, Flaw, name_text, quote
+from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import type_end
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.repairs import GRADS, GROUP_OF_GROUPS, SAVED, close_word, form_of, name_repair
@@ -48,6 +50,8 @@ class Names:
     defines: list[NameSpan] = field(default_factory=list)
     saved: str | None = None
     """The name after ``saved``: what the call keeps for its backward graph."""
+    rest: set[str] = field(default_factory=set)
+    """Which lists end in ``...``: ``inputs`` or operands, ``outputs``."""
     grads: str | None = None
     """The name after ``grads``: the group of all results of the call."""
     groups: frozenset[str] = frozenset()
@@ -102,11 +106,26 @@ def definition(cursor: Cursor, names: Names) -> Value:
     return Value(name, cursor.type_clause())
 
 
-def definitions(cursor: Cursor, names: Names, close: str) -> tuple[Value, ...]:
-    """Read definitions up to `close`, after the opening parenthesis."""
+def definitions(cursor: Cursor, names: Names, close: str, rest: str = "") -> tuple[Value, ...]:
+    """Read definitions up to `close`, after the opening parenthesis; `rest` names a list with ``...``."""
     values: list[Value] = []
-    cursor.sequence(lambda: values.append(definition(cursor, names)), close)
+
+    def one() -> None:
+        if not (rest and _ends_in_rest(cursor, names, rest)):
+            values.append(definition(cursor, names))
+
+    cursor.sequence(one, close)
     return tuple(values)
+
+
+def _ends_in_rest(cursor: Cursor, names: Names, rest: str) -> bool:
+    """Read ``...`` at the end of the list `rest`."""
+    if rest in names.rest:
+        raise cursor.flaw("an item after ...", "write ... at the end of the list")
+    if not cursor.accept(ELLIPSIS):
+        return False
+    names.rest.add(rest)
+    return True
 
 
 def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
@@ -116,10 +135,14 @@ def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
         names.grads = definition(cursor, names).name
         cursor.expect("=", GRADS)
         return ()
-    if not cursor.at("%") and cursor.peek_word() != "_":
+    if not cursor.at("%") and cursor.peek_word() != "_" and not cursor.at(ELLIPSIS):
         return ()
-    values = [definition(cursor, names)]
+    values: list[Value] = []
+    if not _ends_in_rest(cursor, names, "outputs"):
+        values.append(definition(cursor, names))
     while cursor.accept(","):
+        if _ends_in_rest(cursor, names, "outputs"):
+            continue
         if cursor.accept_word("saved"):
             if not cursor.at("%"):
                 raise cursor.flaw("expected a name after saved", SAVED)
@@ -128,6 +151,22 @@ def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
         values.append(definition(cursor, names))
     cursor.expect("=", "write = after the outputs, as in %y: f32[2] = Relu(%x)")
     return tuple(values)
+
+
+def typed(cursor: Cursor, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Read the optional types behind a call, ``: f32[2], i64[]``; return its outputs with them."""
+    start = cursor.blank()
+    types = cursor.types_behind()
+    if types is None:
+        return values
+    if any(value.type is not None for value in values):
+        hint = "write the types behind the call, or behind the names"
+        raise cursor.flaw_from(start, "the outputs have their types twice", hint)
+    if len(types) != len(values):
+        count = counted(len(types), "type")
+        hint = "write a type for each output, _ for an unknown one"
+        raise cursor.flaw_from(start, f"{count} for {counted(len(values), 'output')}", hint)
+    return tuple(Value(value.name, type) for value, type in zip(values, types, strict=True))
 
 
 def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[str, Attribute]]:
@@ -141,6 +180,8 @@ def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[s
         if key is None:
             if attributes:
                 raise cursor.flaw("an operand after an attribute", "write operands before name=value")
+            if _ends_in_rest(cursor, names, "inputs"):
+                return
             operands.append(
                 operand(cursor, names) if cursor.at("%") or not at_call(cursor) else inline(cursor, names)
             )
@@ -193,7 +234,7 @@ def op_name(cursor: Cursor) -> str:
         raise cursor.flaw_from(start, f"an op cannot be named {op}", f"write {op} without quotes")
     if not quoted and op in RESERVED:
         raise Flaw(f"{op} is a keyword", start, len(op), f'write an op with this name as "{op}"(...)')
-    return op
+    return op if quoted else with_overload(op)
 
 
 @lru_cache(maxsize=4096)
@@ -202,10 +243,12 @@ def attributes_of(text: str) -> dict[str, Attribute]:
     return arguments(Cursor(text + ")"), Names())[1]
 
 
-def reference(cursor: Cursor) -> Reference:
-    """Read ``data("key", store=1)``."""
+def reference(cursor: Cursor, name: str | None = None) -> Reference:
+    """Read ``data("key", store=1)``, or ``data`` alone for the key `name`."""
     if not cursor.accept_word("data"):
         raise cursor.flaw("expected data(...)")
+    if name is not None and not cursor.at("("):
+        return Reference(name)
     cursor.expect("(")
     key = cursor.prefixed_or_string('data needs the key of a tensor: data("conv1.weight")')
     store = 0
@@ -253,7 +296,12 @@ def value_list(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     if cursor.blank() == len(cursor.line) or cursor.at("#") or cursor.at("|"):
         return ()
     values: list[Value] = []
-    cursor.items(lambda: values.append(Value(use(cursor, names))))
+
+    def one() -> None:
+        if not _ends_in_rest(cursor, names, "outputs"):
+            values.append(Value(use(cursor, names)))
+
+    cursor.items(one)
     return tuple(values)
 
 

@@ -97,7 +97,7 @@ def test_a_nan_is_reported_at_its_origin_with_its_cause(client: Client) -> None:
     details = info["details"]
     assert (details["typeName"], details["evaluateName"]) == ("nan", "%terms")
     lines = details["stackTrace"].splitlines()
-    assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
+    assert lines[0] == "line 22: %terms = Mul(%q, %logq) : f32[3,4]"
     assert lines[1].endswith("  <- NaN originates here")
     assert any("-inf 5" in line and line.endswith("  <- Inf originates here") for line in lines)
     causes = [line.strip() for line in info["description"].splitlines()]
@@ -273,7 +273,7 @@ def test_unavailable_values_are_not_reported_as_origins(client: Client, options:
     catch(client, "nan")
     client.move("continue", "exception")
     lines = client.request("exceptionInfo", {"threadId": 1})["details"]["stackTrace"].splitlines()
-    assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
+    assert lines[0] == "line 22: %terms = Mul(%q, %logq) : f32[3,4]"
     assert "nan 5" in lines[1]
     assert all("originates" not in line for line in lines if "is not available in" in line)
 

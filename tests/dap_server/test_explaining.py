@@ -39,7 +39,7 @@ def test_the_path_of_a_nan_ends_where_it_originates_with_the_cause(client: Clien
     assert body["value"] == "%terms"
     first = body["steps"][0]
     assert (first["line"], first["op"], first["graph"]) == (22, "Mul", "@entropy")
-    assert first["text"].startswith("%terms: ")
+    assert first["text"].startswith("%terms = ")
     (value,) = first["values"]
     assert (value["name"], value["stats"]["nan"]) == ("%terms", 5)
     (cause,) = value["origin"]

@@ -11,6 +11,8 @@ import pytest
 from tests.dap_server.client import Client, stdio_client
 from tests.dap_server.conftest import EXAMPLES
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:

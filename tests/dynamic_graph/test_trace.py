@@ -99,8 +99,8 @@ def test_a_changed_variable_keeps_its_history() -> None:
     x *= 3.0
     assert same.value.tolist() == [3.0, 3.0]
     text = g.program.text(locations=False)
-    assert "%x.1: f32[2] = Add(%x, 1.0)" in text
-    assert "%x.2: f32[2] = Mul(%x.1, 3.0)" in text
+    assert "%x.1 = Add(%x, 1.0) : f32[2]" in text
+    assert "%x.2 = Mul(%x.1, 3.0) : f32[2]" in text
 
 
 def test_a_trace_steps_back() -> None:

@@ -22,7 +22,7 @@ states %m, %v = zeros for %params
 state %count: i64[] = 0
 
 graph @train(%x: f32[N,3], %t: f32[N,2]) -> (%l: f32[]) {
-  %l: f32[], saved %s = @loss(%x, %t)
+  %l, saved %s = @loss(%x, %t) : f32[]
   grads %g = @loss.backward(1.0, %s)
   ## Half of the gradient.
   %half = Mul(%g, 0.5)
@@ -32,8 +32,8 @@ graph @train(%x: f32[N,3], %t: f32[N,2]) -> (%l: f32[]) {
 }
 
 graph @loss(%x: f32[N,3], %t: f32[N,2]) -> (%l: f32[]) {
-  %e: f32[N,2] = Sub(Add(MatMul(%x, %layer.w), %layer.b), %t)
-  %l: f32[] = ReduceMean(Mul(%e, %e), keepdims=0)
+  %e = Sub(Add(MatMul(%x, %layer.w), %layer.b), %t) : f32[N,2]
+  %l = ReduceMean(Mul(%e, %e), keepdims=0) : f32[]
   return %l
 }
 
@@ -53,7 +53,7 @@ state %layer.b.v: f32[2] = zeros for %layer.b
 state %count: i64[] = 0
 
 graph @train(%x: f32[N,3], %t: f32[N,2]) -> (%l: f32[]) {
-  %l: f32[], saved %s = @loss(%x, %t)
+  %l, saved %s = @loss(%x, %t) : f32[]
   %g.layer.w, %g.layer.b = @loss.backward(1.0, %s)
   ## Half of the gradient.
   %half.layer.w = Mul(%g.layer.w, 0.5)
@@ -68,9 +68,9 @@ graph @train(%x: f32[N,3], %t: f32[N,2]) -> (%l: f32[]) {
 graph @loss(%x: f32[N,3], %t: f32[N,2]) -> (%l: f32[]) {
   %e.matmul = MatMul(%x, %layer.w)
   %e.add = Add(%e.matmul, %layer.b)
-  %e: f32[N,2] = Sub(%e.add, %t)
+  %e = Sub(%e.add, %t) : f32[N,2]
   %l.mul = Mul(%e, %e)
-  %l: f32[] = ReduceMean(%l.mul, keepdims=0)
+  %l = ReduceMean(%l.mul, keepdims=0) : f32[]
   return %l
 }
 

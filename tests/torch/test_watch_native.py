@@ -452,6 +452,7 @@ load_observer().nncdbg_forget()
 """
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_processes_compile_at_once_and_reuse_the_library(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
 

@@ -99,7 +99,7 @@ def _line(home: Place, name: str) -> int:
         return home.line
     listing, header = home.listing, home.line
     # Constants are between the header and the first statement, inputs in the header.
-    written = listing.prefixes.spell(name)
+    written = listing.prefixes.within(str(home.path[0])).spell(name)
     starts = (f"%{written}:", f"%{written} =")
     lines = range(header + 1, listing.line(home.path, 0))
     return next((line for line in lines if listing.lines[line - 1].lstrip().startswith(starts)), header)

@@ -106,6 +106,4 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
 
 
 def _shows(text: str, program: Program) -> bool:
-    from nncdbg.textual_repr.printer import listing
-
-    return text.splitlines()[:-1] == list(listing(program, locations=False).lines)
+    return text.splitlines()[:-1] == list(program.as_listing().lines)

@@ -30,6 +30,7 @@ from nncdbg.escaping import printable
 from nncdbg.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
 from nncdbg.expression.functions import Budget, DerivativeRequest
 from nncdbg.expression.operators import OperandError
+from nncdbg.expression.tokens import LATER
 from nncdbg.ir.records import Array, Graph, Program, tensor_only
 from nncdbg.ir.streams import stream_of
 from nncdbg.ir.walk import graphs_called, walk_nodes
@@ -194,7 +195,7 @@ class Values:
             raise UsageError(
                 f"the name of a value must be a string, not {type(name).__name__}", hint='use value("%h")'
             )
-        if (alias := self.aliases().get(name)) is not None:
+        if alias := self.aliases().get(name):
             return alias
         if self.has(name):
             return name
@@ -232,7 +233,7 @@ class Values:
                 [name for frame in reversed(frames) for name in frame.code.slot_of],
                 self.program_names,
             ),
-            self.prefixes.find,
+            self.prefixes.within(str(selected.code.path[0])).find,
         )
 
     def value(self, name: str) -> Array:
@@ -333,14 +334,19 @@ class Values:
         names = [value.name for value in frame.code.graph.outputs]
         return Outputs((name, self._kept(content)) for name, content in zip(names, contents, strict=True))
 
-    def read(self, text: str) -> Expression:
-        """Parse an expression over these values and variables.  Raises ExpressionError."""
+    def read(self, text: str, later: Iterable[str] = ()) -> Expression:
+        """Parse an expression over these values and variables.
+
+        The names `later` of the user's source come first, and have no value yet (see `Expression.sourced`).
+        Raises ExpressionError.
+        """
         if not isinstance(text, str):
             raise ExpressionError(
                 f"an expression must be a string, not {type(text).__name__}",
                 hint='such as "mean(%h) > 1"',
             )
-        return check_variables(parse(text, self.has, self.names, self.aliases), self)
+        aliases = (lambda: dict.fromkeys(later, LATER)) if later else self.aliases
+        return check_variables(parse(text, self.has, self.names, aliases), self)
 
     def variables(self) -> Iterable[str]:
         """Return the names of the variables (`$NAME`) that are defined here."""

@@ -48,7 +48,8 @@ def _check(parser: ArgumentParser, options: Namespace) -> None:
         metavar="FILE",
         help="write to FILE.nnc, as an ONNX model to FILE.onnx, or the schedule to FILE.json",
     ),
-    option("--no-loc", action="store_true", help="omit locations; line numbers stay the same"),
+    option("--full", action="store_true", help="also print locations, and attributes equal to defaults"),
+    option("--no-loc", action="store_true", help="with --full, omit locations"),
     option("--full-names", action="store_true", help="write names in full, without prefixes"),
     option("--json", action="store_true", help="print only the types of inputs and outputs"),
     add_minimize_options,
@@ -57,6 +58,7 @@ def _check(parser: ArgumentParser, options: Namespace) -> None:
 )
 def main(options: Namespace) -> int:
     """Print the text, or write text or a model to a file; paths of stores are relative to its folder."""
+    from nncdbg.engine.frontends.listing import without_defaults
     from nncdbg.opening.programs import open_program
 
     # A program without a run has no number of steps; the training that is made of it has one.
@@ -85,7 +87,9 @@ def main(options: Namespace) -> int:
         shown = replace(shown, prefixes={})
     elif not shown.prefixes:
         shown = replace(shown, prefixes=None)
-    text = shown.text(locations=not options.no_loc)
+    text = (shown if options.full else without_defaults(shown)).text(
+        locations=options.full and not options.no_loc
+    )
     if options.output:
         write_text(Path(options.output), text)
     else:

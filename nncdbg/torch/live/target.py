@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Program
+from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.target.program import ProgramTarget
 from nncdbg.target.records import Place, Stop
+from nncdbg.target.source import SourceView
 from nncdbg.target.stops import Stops
 from nncdbg.text.torch_names import named_place
 from nncdbg.torch.live.debugger import LiveDebugger
+from nncdbg.torch.live.mode import stop_words
+from nncdbg.torch.live.source import LiveSource
 from nncdbg.torch.live.stops import ScriptStops
 from nncdbg.torch.live.training import LiveTraining
 
@@ -26,6 +31,10 @@ class ScriptTarget(ProgramTarget):
     def __init__(self, training: LiveTraining, debugger: LiveDebugger | None = None) -> None:
         self._training, self._live = training, debugger
         super().__init__(_nothing_yet() if debugger is None else debugger)
+
+    def _source_view(self, trace: SourceTrace) -> SourceView | None:
+        live = self._live
+        return LiveSource(self, trace, live) if live is not None and trace.statements else None
 
     @property
     def stops(self) -> Stops:  # type: ignore[override]
@@ -46,6 +55,12 @@ class ScriptTarget(ProgramTarget):
         """The step of the training at the stop; 0 before the script has started."""
         return self._live.live.operator.step if self._live is not None else 0
 
+    @property
+    def phase(self) -> str:
+        """The step and the phase of the training at the stop: `step 4, backward`."""
+        live = self._live
+        return "" if live is None else f"step {self.step}, {live.live.operator.phase}"
+
     def release(self) -> Stop:
         """Let the script continue."""
         if self._live is not None:
@@ -56,6 +71,16 @@ class ScriptTarget(ProgramTarget):
         if self._live is None:
             raise UsageError("the script has not started", hint="`continue` starts it")
         return super().run(heed=heed, to=to)
+
+    def stop_at(self, numbers: Container[int]) -> bool:
+        live = self._live
+        if live is None or not live.at_present:
+            return False
+        due = self._training.mode.due_at(numbers, live.live.operator)
+        if due:
+            words, reached = stop_words(due)
+            live.stop = replace(live.stop, reason="breakpoint", detail=words, breakpoints=reached)
+        return bool(due)
 
     def where(self) -> tuple[str, Sequence[SourceLine]]:
         """Return where the script is: the step, phase, module and autograd node, and the lines of the user.

@@ -29,6 +29,9 @@ from nncdbg.opening.corpus import running
 from nncdbg.opening.corpus.cases import Case, case_files, case_inputs
 from nncdbg.opening.corpus.engines import CaseExecution
 from nncdbg.opening.corpus.source import CorpusProgram
+from tests import processes
+
+pytestmark = pytest.mark.usefixtures("forked_processes")
 
 TEXT = """#nncdbg 1
 graph @main(%x: f32[N,4], %k: f32[]) -> (%y: f32[N,4]) {
@@ -73,7 +76,8 @@ def watched(model: str, folder: Path | None, gates: str = "nan", jobs: int = 1, 
         for pid in children.read_text().split():
             with suppress(OSError):  # It has just ended.
                 states.append(Path(f"/proc/{pid}/cmdline").read_text())
-        assert not [state for state in states if "corpus_worker" in state]
+        assert not [state for state in states if "corpus.worker" in state]
+    assert processes.alive() == []
     return report
 
 
