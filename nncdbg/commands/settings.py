@@ -59,7 +59,7 @@ def _write_times(session: CommandSession, value: str) -> None:
 def _write_view(session: CommandSession, value: str) -> None:
     if value not in VIEWS:
         raise ValueError
-    if value != "graph" and session.target.source is None:
+    if value != "graph" and not session.has_source:
         raise UsageError(
             "there is no source to show", hint="record a step with `nncdbg record train.py`, and open it"
         )

@@ -69,11 +69,16 @@ _WORD_GOES_ON = re.compile(r"(?<=\w)\w")
 _LONGEST_ALIAS = 200
 
 
+LATER = "\n"
+"""The value of an alias that is resolved each time that an expression is evaluated."""
+
+
 class Tokens:
     """Reads one text, from `position` on.
 
     `has` returns whether a name is known; `names`, if given, lists the known ones for hints.  `aliases` are
-    other names of values, in Python's syntax: `h`, `self.cache`, `batch["x"]`.
+    other names of values, in Python's syntax: `h`, `self.cache`, `batch["x"]`; one with "" has no value now,
+    and one with `LATER` is read without one.
     """
 
     def __init__(
@@ -98,10 +103,14 @@ class Tokens:
         aliases = self._aliases()
         for end in range(min(len(self.text), self.position + _LONGEST_ALIAS), self.position, -1):
             name = aliases.get(self.text[self.position : end])
-            if name is not None and not _WORD_GOES_ON.match(self.text, end):
+            if name and not _WORD_GOES_ON.match(self.text, end):
                 self.position = end
-                return name
+                return "" if name == LATER else name
         return None
+
+    def has_no_value(self, word: str) -> bool:
+        """Return whether a word is an alias without a value."""
+        return self._aliases().get(word) == ""
 
     def string(self) -> str:
         """Read a quoted string, with the escapes of program text."""
@@ -154,11 +163,19 @@ class Tokens:
         return fault(self.text, start, end, message, hint=hint)
 
     def nearest_value(self, name: str) -> str | None:
-        """Return a hint with the known value most similar to `name`, or to `name` before its last dot."""
+        """Return a hint with the known value most similar to `name`, or to `name` before its last dot.
+
+        For a group, the hint names its members.
+        """
         if self._names is None:
             return None
         known = list(islice(self._names(), _HINT_NAMES))
         wanted = name[:_HINT_LENGTH]
+        members = [other for other in known if other.startswith(f"{wanted}.")]
+        if members:
+            # A group, or the values that a call has saved.
+            more = f" and {len(members) - 3} more" if len(members) > 3 else ""
+            return f"write one of its values: {', '.join(map(spelled, members[:3]))}{more}"
         near = nearest_name(wanted, known) or nearest_name(wanted.rpartition(".")[0], known)
         return f"did you mean {spelled(near)}?" if near else None
 

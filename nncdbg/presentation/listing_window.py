@@ -73,7 +73,7 @@ def window(
     shown: list[Text] = []
     for number in numbers:
         fit = whole if number in marks.arrows else brief
-        statement = listing.unprefixed(number).replace("\t", "    ")
+        statement = listing.full_line(number).replace("\t", "    ")
         margin = margins.get(number, blank)
         shown += _lines(fit(statement, names, room), number, width, marks, margin)
     return shown

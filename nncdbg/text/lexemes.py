@@ -36,6 +36,7 @@ RESERVED = frozenset(_WORDS.split()) | {
     "prefix",
     "state",
     "states",
+    "group",
     "update",
     "run",
     "evaluate",

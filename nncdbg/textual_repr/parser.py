@@ -15,6 +15,7 @@ from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import all_defined, defined
 from nncdbg.ir.records import (
     Graph,
+    GroupLine,
     Inline,
     Location,
     Node,
@@ -24,6 +25,7 @@ from nncdbg.ir.records import (
     StateLine,
     TensorType,
     Value,
+    zeros,
     zeros_like,
 )
 from nncdbg.process.collector import collector_paused
@@ -40,6 +42,7 @@ from nncdbg.text.lexemes import (
     Prefixes,
     UndeclaredPrefix,
     name_text,
+    nearest,
     quote,
 )
 from nncdbg.text.listing import Listing, driver_lines
@@ -47,7 +50,7 @@ from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.literals import filled
+from nncdbg.textual_repr.groups import GROUP, each_member, key_of, moment_name, states_of
 from nncdbg.textual_repr.passed_values import PassedValues
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
@@ -262,7 +265,10 @@ class ProgramLines(StatementLines):
             if first is None:
                 first = zeros_like(value, of)
         if first is None:
-            raise cursor.flaw("expected `for`", self.zeros_hint(value.type))
+            first = zeros(value)
+        if first is None:
+            hint = "write a tensor of numbers with its sizes, such as f32[4], or zeros for %w"
+            raise cursor.flaw(f"zeros cannot make a {value.type}", hint)
         location = cursor.location()
         cursor.end()
         if isinstance(first, Node):
@@ -271,22 +277,90 @@ class ProgramLines(StatementLines):
         self.states.append(StateLine(value, first, of, self.take_comment()))
         self.define(names, number)
 
-    def state_block(self, cursor: Cursor, number: int) -> None:
-        """Parse ``states layers.0 {``, which begins the states of a module."""
+    def states_line(self, cursor: Cursor, number: int) -> None:
+        """Parse ``states layers.0 {``, the begin of a module's states, or ``states %m = zeros for %w``."""
+        if cursor.at("%"):
+            self.moments(cursor, number)
+            return
         if self.block is not None:
             raise cursor.whole("states inside a block", "move the block before or after the graphs")
         module = "" if cursor.at("{") else cursor.bare_or_quoted()
-        cursor.expect("{")
-        cursor.end()
         self.in_states = number
         self.prefixes = self.prefixes.within(module)
+        cursor.expect("{")
+        cursor.end()
 
-    def zeros_hint(self, type: TensorType) -> str:
-        """Return the hint for ``zeros`` without ``for``: a state of the same type, or an op."""
-        like = [state.value.name for state in self.states if state.value.type == type]
-        if like:
-            return f"write the state it belongs to: zeros for %{name_text(like[-1])}"
-        return f"zeros belongs to a state, as in zeros for %w; without one, write {filled(type, 0)}"
+    def group(self, cursor: Cursor, number: int) -> None:
+        """Parse ``group %params = %w, %b`` or ``group %params = %encoder.*``."""
+        self.before_graphs("group")
+        line, names = read.group_line(cursor)
+        cursor.end()
+        self.check_group(names, line.prefix)
+        states = states_of(line, self.owners(), self.groups)
+        self.add_group(replace(line, comment=self.take_comment()), states, names.defines[0])
+
+    def check_group(self, names: Names, prefix: str = "") -> None:
+        """Raise Flaw for a member that is no state, or a prefix of none."""
+        for mark in names.uses:
+            if prefix and not any(name.startswith(prefix) for name in self.state_lines):
+                words = nearest(prefix.rstrip("."), {name.split(".")[0] for name in self.state_lines}, "%")
+                message = f"no state above starts with {name_text(prefix)}"
+                raise Flaw(message, mark.start, mark.width + 1, words or "declare the states above this line")
+            if not prefix and mark.name not in self.state_lines and mark.name not in self.groups:
+                words = nearest(mark.name, [*self.state_lines, *self.groups], "%")
+                message = f"{shown(mark.name)} is neither a state nor a group"
+                hint = words or "a group can use only the states and groups above it"
+                raise Flaw(message, mark.start, mark.width, hint, code="undefined")
+
+    def add_group(self, line: GroupLine, states: Sequence[str], mark: NameSpan) -> None:
+        """Declare a group of these states."""
+        owners = self.owners()
+        members: dict[str, str] = {}
+        for state in states:
+            other = members.setdefault(key_of(state, owners), state)
+            if other != state or len({*states}) < len(states):
+                message = f"{shown(line.name)} has two states of {shown(key_of(state, owners))}"
+                raise Flaw(message, mark.start, mark.width, f"remove {shown(state)} or {shown(other)}")
+        if not members:
+            raise Flaw(f"{shown(line.name)} has no member", mark.start, mark.width, form_of("group"))
+        if mark.name in self.state_lines or mark.name in self.groups:
+            message = f"{shown(mark.name)} is defined twice"
+            raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
+        self.groups[line.name] = members
+        self.group_lines.append(line)
+
+    def moments(self, cursor: Cursor, number: int) -> None:
+        """Parse ``states %m, %v = zeros for %params``: a state for each member of a group, for each name."""
+        self.before_graphs("states")
+        names, marks = Names(), []
+
+        def name() -> None:
+            start = cursor.blank()
+            marks.append(NameSpan(cursor.name("%"), start, cursor.position - start))
+
+        cursor.items(name)
+        cursor.expect("=")
+        if not cursor.accept_word("zeros"):
+            raise cursor.flaw("expected `zeros`")
+        if not cursor.accept_word("for"):
+            raise cursor.flaw("expected `for`")
+        of = read.use(cursor, names)
+        cursor.end()
+        self.check_group(names)
+        if of not in self.groups:
+            (place,) = names.uses
+            hint = f"write state {shown(marks[0].name)}: ... = zeros for {shown(of)}, or name a group"
+            raise Flaw(f"{shown(of)} is one state", place.start, place.width, hint, code=GROUP)
+        types = {state.value.name: state.value.type for state in self.states}
+        comment = self.take_comment()
+        for mark in marks:
+            made = {moment_name(state, mark.name): state for state in self.groups[of].values()}
+            self.define(Names(defines=[NameSpan(each, mark.start, mark.width) for each in made]), number)
+            for each, state in made.items():
+                value = Value(each, types[state])
+                self.states.append(StateLine(value, zeros_like(value, state), state))
+            self.add_group(GroupLine(mark.name, tuple(made), comment=comment), [*made], mark)
+            comment = ""
 
     def first_value(self, cursor: Cursor, value: Value, names: Names) -> Node | Inline | Reference | None:
         """Parse the first value of a state; None for ``zeros``, which needs the state after ``for``."""
@@ -358,7 +432,9 @@ class ProgramLines(StatementLines):
             message = f"two graphs are named @{name_text(line.name)}"
             raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
         self.calls.append(WrittenCall(mark, number, None, None))
-        self.backwards.append(replace(line, comment=self.take_comment()))
+        self.backwards.append(
+            replace(line, by=each_member(line.by, self.groups), comment=self.take_comment())
+        )
 
 
 # -- parser ----------------------------------------------------------------------------------------
@@ -402,7 +478,7 @@ class TextParser(ProgramLines):
                 index = self.behind[index]
                 continue
             block = self.block
-            if block is not None and not block.end and not self.comment and not self.too_deep:
+            if block is not None and not (block.end or self.comment or self.too_deep or self.grouped):
                 index = read_plain(lines, index, block, self.prefixes, self.state_lines)
             if index < len(lines):
                 index = self.one(index, last_line(lines, index))
@@ -416,6 +492,7 @@ class TextParser(ProgramLines):
             tuple(self.runs),
             tuple(self.backwards),
             self.streams,
+            tuple(self.group_lines),
             self.file,
             prefixes=self.prefixes.declared,
             notes=tuple(self.notes),
@@ -447,11 +524,14 @@ class TextParser(ProgramLines):
                 self.line(lines[index], index + 1)
                 self.behind[index] = index + 1
         for start in starts:
-            self.behind[start] = end = _end_of_states(lines, start)
+            ends = (index for index in range(start + 1, len(lines)) if _ends_states(lines[index]))
+            end = next(ends, len(lines))
+            self.behind[start] = end = end + (end < len(lines) and lines[end].lstrip().startswith("}"))
             index = start
             while index < end:
-                index = self.one(index, last_line(lines, index))
-            self.close_states()
+                last = last_line(lines, index)
+                index = self.one(index, last)
+            self.close_states(end)
 
     def complete_graphs(self) -> dict[str, Graph]:
         """Return the graphs with the values that ``...`` stands for; raise the errors in them."""
@@ -477,10 +557,16 @@ class TextParser(ProgramLines):
     def finish(self) -> None:
         """Finish the text: check open blocks and calls, and raise the errors found."""
         self.close_unclosed(len(self.lines))
-        self.close_states()
+        self.close_states(len(self.lines))
         graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
         for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions(), self.listed):
             self.report(line, flaw)
+        called = {run.graph for run in self.runs} | {e.graph for run in self.runs for e in run.evaluations}
+        for name, mark, number in self.hiding:
+            if name in (called or [*graphs][:1]):
+                hint = f"choose another name (it is a state, line {self.state_lines[mark.name]})"
+                message = f"{shown(mark.name)} is an input of the program, and hides a state of the same name"
+                self.report(number, Flaw(message, mark.start, mark.width, hint, code="redefined"))
         for line, flaw in wrong_tracks(self.tracks, self.value_names, self.prefixes):
             self.report(line, flaw)
         if not self.graphs and not self.errors:
@@ -534,12 +620,26 @@ class TextParser(ProgramLines):
     def in_state_block(self, cursor: Cursor, number: int) -> None:
         """Parse a state without its first word, or the end of the block."""
         if cursor.accept("}"):
+            self.leave_states()
             cursor.end()
-            self.in_states = 0
-            self.prefixes = self.prefixes.within("")
+        elif _ends_states(cursor.line):
+            self.close_states(number - 1)
+            self.line(cursor.line, number)
         else:
             cursor.accept_word("state")
             self.state(cursor, number)
+
+    def leave_states(self) -> None:
+        self.in_states = 0
+        self.prefixes = self.prefixes.within("")
+
+    def close_states(self, number: int) -> None:
+        """Report an open block of states before line `number` + 1."""
+        if self.in_states:
+            text = self.text_of(self.in_states)
+            hint = f"add }} before line {number + 1}"
+            self.report(self.in_states, Flaw("this block is not closed", len(text.rstrip()) - 1, 1, hint))
+            self.leave_states()
 
     def remark(self, text: str, start: int, number: int) -> None:
         """Skip ``#``, keep ``##`` for the next statement, and ``##!`` for the enclosing block."""
@@ -558,7 +658,8 @@ _READERS: Mapping[str, Callable[[TextParser, Cursor, int], None]] = {
     "store": TextParser.store,
     "prefix": TextParser.prefix,
     "state": TextParser.state,
-    "states": TextParser.state_block,
+    "states": TextParser.states_line,
+    "group": TextParser.group,
     "run": TextParser.run,
     "evaluate": TextParser.evaluate,
     "track": TextParser.track,
@@ -584,14 +685,10 @@ def _word_of(line: str) -> str:
     return match[1] if match is not None else ""
 
 
-def _end_of_states(lines: Sequence[str], start: int) -> int:
-    """Return the index behind the block of states that begins at `start`."""
-    for index in range(start + 1, len(lines)):
-        if lines[index].lstrip().startswith("}"):
-            return index + 1
-        if _word_of(lines[index]) in ("graph", "states"):
-            return index
-    return len(lines)
+def _ends_states(line: str) -> bool:
+    """Return whether a line is no state: a brace, or the first line of something else."""
+    word = _word_of(line)
+    return line.lstrip().startswith("}") or (word in _READERS and word != "state")
 
 
 def _comment(rest: str) -> str:

@@ -245,9 +245,10 @@ def state_attributes(graphs: Mapping[str, Graph], entry: str, states: Container[
 
 def listed_values(program: Program) -> dict[str, Listed]:
     """Return what each graph lists in the text of a program, which means exactly this program."""
-    others = (graph for name, graph in program.graphs.items() if name != program.entry)
-    if not program.states and all(len(graph.outputs) <= _FEW for graph in others):
-        return {}
+    others = [graph for name, graph in program.graphs.items() if name != program.entry]
+    few = not program.states and all(len(graph.outputs) <= _FEW for graph in others)
+    if few or any(name != graph.name for name, graph in program.graphs.items()):
+        return {}  # A graph for certain types has the name of the general one.
     chosen = _Choice(program)
     listed = chosen.listed()
     states = {state.value.name for state in program.states}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,6 +24,7 @@ from nncdbg.ir.records import (
     BackwardLine,
     Constant,
     Graph,
+    GroupLine,
     Inline,
     Literal,
     Location,
@@ -36,6 +37,7 @@ from nncdbg.ir.records import (
     RunLine,
     StateLine,
     Value,
+    zeros,
     zeros_like,
 )
 from nncdbg.ir.walk import blocks
@@ -45,6 +47,7 @@ from nncdbg.text.listing import Line, Lines, Listing, driver_lines
 from nncdbg.text.short_names import LONG, folder, folders
 from nncdbg.text.torch_names import with_overload, without_overload
 from nncdbg.text.types import print_type, value_text
+from nncdbg.textual_repr.groups import FoldedGroups, Members, MomentLine
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 from nncdbg.textual_repr.passed_values import ALL_LISTED, Listed, listed_values
 
@@ -322,12 +325,20 @@ def with_graphs(shown: Listing, graphs: Iterable[Graph], title: str) -> Listing:
     return Listing(Lines(out.lines), out.statements, out.headers, shown.file, shown.prefixes, out.wrapped)
 
 
+NO_INLINE: Mapping[str, Node] = {}
+
+
 def print_statement(
-    node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES, listed: Listed | None = None
+    node: Node,
+    locations: bool = True,
+    prefixes: Prefixes = NO_PREFIXES,
+    listed: Listed | None = None,
+    inline: Mapping[str, Node] = NO_INLINE,
 ) -> str:
     """Return the line of `node` in the text; for ``if`` and ``while``, the line that opens it.
 
     `listed` is what the graph that it calls lists: ``...`` stands for the other operands and outputs.
+    `inline` are the statements that the line has in the place of operands, by their results.
     """
     where = f" {location_text(node.location, prefixes)}" if locations and node.location is not None else ""
     where += margin_text(node.placement, prefixes)
@@ -341,7 +352,7 @@ def print_statement(
         return f"break unless {operand_text(node.inputs[0], prefixes)}{where}"
     if kind is Kind.UPDATE:
         states = [operand_text(state.name, prefixes) for state in node.outputs]
-        return f"update {_pairs(states, node.inputs, prefixes)}{where}"
+        return f"update {_pairs(states, node.inputs, prefixes, inline)}{where}"
     inputs, outputs = (None, None) if listed is None else (listed.inputs, listed.outputs)
     results = _results(node.outputs[:outputs], prefixes)
     if outputs is not None:
@@ -349,7 +360,7 @@ def print_statement(
     if kind is Kind.CALL and (saved := node.attributes.get("saved")) is not None:
         node = replace(node, attributes={})
         results += f"{', ' if results else ''}saved {operand_text(str(saved), prefixes)}"
-    text = _application(node, prefixes, inputs)
+    text = _application(node, prefixes, inline, inputs)
     types = _types_behind(node.outputs[:outputs])
     return f"{results} = {text}{types}{where}" if results else f"{text}{where}"
 
@@ -378,9 +389,14 @@ def _types_behind(values: Sequence[Value]) -> str:
     return f" : {', '.join('_' if value.type is None else print_type(value.type) for value in values)}"
 
 
-def _application(node: Node, prefixes: Prefixes, count: int | None = None) -> str:
-    """Return the op with its operands, only the first `count` with ``...``, and attributes."""
-    arguments = [operand_text(operand, prefixes) for operand in node.inputs[:count]]
+def _application(
+    node: Node, prefixes: Prefixes, inline: Mapping[str, Node] = NO_INLINE, count: int | None = None
+) -> str:
+    """Return the op with its operands, those in `inline` as statements, and its attributes.
+
+    With `count`, only so many operands are written, and ``...`` after them.
+    """
+    arguments = [_inline_text(operand, prefixes, inline) for operand in node.inputs[:count]]
     if count is not None:
         arguments.append(ELLIPSIS)
     arguments += [
@@ -390,19 +406,32 @@ def _application(node: Node, prefixes: Prefixes, count: int | None = None) -> st
     return f"{op}({', '.join(arguments)})"
 
 
-def _pairs(targets: Sequence[str], operands: Iterable[Operand], prefixes: Prefixes) -> str:
+def _inline_text(operand: Operand, prefixes: Prefixes, inline: Mapping[str, Node]) -> str:
+    """Return an operand, or the statement in its place."""
+    if isinstance(operand, str) and operand in inline:
+        return _application(inline[operand], prefixes, inline)
+    return operand_text(operand, prefixes)
+
+
+def _pairs(
+    targets: Sequence[str],
+    operands: Iterable[Operand],
+    prefixes: Prefixes,
+    inline: Mapping[str, Node] = NO_INLINE,
+) -> str:
     """Return ``%w = %w.1, %m = %m.1``."""
     pairs = zip(targets, operands, strict=True)
-    return ", ".join(f"{target} = {operand_text(operand, prefixes)}" for target, operand in pairs)
+    return ", ".join(f"{target} = {_inline_text(operand, prefixes, inline)}" for target, operand in pairs)
 
 
 def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
     first, where = state.first, ""
     if isinstance(first, Node):
-        text = _application(first, prefixes)
+        text = _application(first, prefixes, {})
         if locations and first.location is not None:
             where = f" {location_text(first.location, prefixes)}"
-        if state.of is not None and first == zeros_like(state.value, state.of):
+        zero = zeros(state.value) if state.of is None else zeros_like(state.value, state.of)
+        if first == zero:
             text = "zeros"
     else:
         text = _data_text(first, prefixes, state.value.name)
@@ -415,8 +444,26 @@ def _module_of_state(state: StateLine) -> str:
     return (state.of or state.value.name).rpartition(".")[0]
 
 
-def _backward_text(line: BackwardLine, prefixes: Prefixes) -> str:
-    by = ", ".join(operand_text(name, prefixes) for name in line.by)
+def _group_text(line: GroupLine, prefixes: Prefixes) -> str:
+    members = ", ".join(operand_text(name, prefixes) for name in line.members)
+    return f"group {operand_text(line.name, prefixes)} = {members or f'%{name_text(line.prefix)}*'}"
+
+
+def _moments_text(line: MomentLine, prefixes: Prefixes) -> str:
+    names = ", ".join(operand_text(group.name, prefixes) for group in line.groups)
+    return f"states {names} = zeros for {operand_text(line.of, prefixes)}"
+
+
+def _statement_text(node: Node, grads: str | None, locations: bool, prefixes: Prefixes) -> str:
+    """Return the line of a statement; with `grads`, of a call with all of its results as this group."""
+    if grads is None:
+        return print_statement(node, locations, prefixes)
+    call = print_statement(replace(node, outputs=()), locations, prefixes)
+    return f"grads {operand_text(grads, prefixes)} = {call}"
+
+
+def _backward_text(line: BackwardLine, prefixes: Prefixes, names: Sequence[str]) -> str:
+    by = ", ".join(operand_text(name, prefixes) for name in names)
     kept = f" checkpoints {line.checkpoints}" if line.checkpoints is not None else ""
     return f"backward @{name_text(line.name)} of @{name_text(line.of)} by ({by}){kept}"
 
@@ -588,6 +635,8 @@ class _Open:
     node: Node | None
     pc: int = 0
     lines: list[int] = field(default_factory=list)
+    groups: ChainMap[str, Members] = field(default_factory=ChainMap)
+    """The groups that the statements so far define."""
 
 
 class _Output:
@@ -608,6 +657,7 @@ class _Output:
         self.indent = ""
         self.own = prefixes
         """The prefixes with the module of the graph that is being printed."""
+        self.groups = FoldedGroups(Program({}, ""))
 
     def text(self) -> str:
         return "\n".join(Lines(self.lines)) + "\n"
@@ -619,17 +669,30 @@ class _Output:
         self.lines.extend(f"store {quote(store)}" for store in program.stores)
         self.lines.extend(f"stream s{stream} {quote(program.streams[stream])}" for stream in program.streams)
         self.lines.extend(f"prefix {label} {quote(text)}" for label, text in self.prefixes.declared.items())
-        if 0 < len(program.states) <= _FEW_STATES:
-            self.lines.append("")
-            self.states(program.states, "state ")
+        self.groups = FoldedGroups(program)
+        if not self.states_behind(program):
+            self.lines += [""] * bool(program.states)
+            self.states(self.groups.head(), "state ")
 
-    def states(self, states: Iterable[StateLine], word: str = "") -> None:
-        for state in states:
-            self.comment(state.comment, "##")
-            text = word + _state_text(state, False, self.own)
-            located = word + _state_text(state, True, self.own) if self.locations else ""
-            number = self.put_wrapped(text, located)
-            self.state_lines[state.value.name] = number
+    def states(self, lines: Iterable[StateLine | GroupLine | MomentLine], word: str = "") -> None:
+        """Print states and groups; `word` is the first word of a state."""
+        for line in lines:
+            if isinstance(line, MomentLine):
+                self.comment(line.groups[0].comment, "##")
+                number = self.put_wrapped(_moments_text(line, self.own))
+                self.state_lines.update({state.value.name: number for state in line.states})
+                continue
+            self.comment(line.comment, "##")
+            if isinstance(line, GroupLine):
+                self.put_wrapped(_group_text(line, self.own))
+                continue
+            text = word + _state_text(line, False, self.own)
+            located = word + _state_text(line, True, self.own) if self.locations else ""
+            self.state_lines[line.value.name] = self.put_wrapped(text, located)
+
+    def states_behind(self, program: Program) -> bool:
+        """Return whether the states are printed after the graphs: groups of states are before them."""
+        return len(program.states) > _FEW_STATES and not program.groups
 
     def state_blocks(self, states: Sequence[StateLine]) -> None:
         """Print the states in one block per module and stretch of states."""
@@ -648,13 +711,13 @@ class _Output:
             self.lines.append("")
         for line in program.backwards:
             self.comment(line.comment, "##")
-            self.put(_backward_text(line, self.prefixes))
+            self.put(_backward_text(line, self.prefixes, self.groups.names(line.by)))
         if program.runs:
             self.lines.append("")
         lines = []
         for run in program.runs:
             lines.append([self.run(run, "run"), *(self.run(line, "evaluate") for line in run.evaluations)])
-        if len(program.states) > _FEW_STATES:
+        if self.states_behind(program):
             self.state_blocks(program.states)
         statements, headers = driver_lines(program, self.state_lines, lines, self.headers)
         self.statements.update(statements)
@@ -677,6 +740,7 @@ class _Output:
         self.comment(graph.comment, "##")
         margin = margin_text(graph.begin, self.own)
         line = self.put_wrapped(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
+        self.groups.enter(graph)
         self.open(graph, (graph.name,), None, line)
         while self.stack:
             self.advance(self.stack[-1])
@@ -717,9 +781,12 @@ class _Output:
                 self.lines.append((" " * indent + _INDENT, _call_line, (node, self.locations, self.own)))
                 self.wrapped[first + 1] = first
                 return first
-        text = print_statement(node, False, self.own, listed)
+        return self.put_located(node, lambda locations: print_statement(node, locations, self.own, listed))
+
+    def put_located(self, node: Node, write: Callable[[bool], str]) -> int:
+        """Add a statement that `write` makes with or without its location."""
         shown = self.locations and node.location is not None
-        return self.put_wrapped(text, print_statement(node, True, self.own, listed) if shown else "")
+        return self.put_wrapped(write(False), write(True) if shown else "")
 
     def put_constant(self, constant: Constant) -> None:
         """Add a constant; a long list of numbers has lines of eight."""
@@ -758,7 +825,8 @@ class _Output:
 
     def open(self, graph: Graph, path: Path, node: Node | None, line: int) -> None:
         self.headers[path] = line
-        self.stack.append(_Open(graph, path, node))
+        groups = self.stack[-1].groups.new_child() if self.stack else ChainMap[str, Members]()
+        self.stack.append(_Open(graph, path, node, groups=groups))
         if node is not None:
             self.comment(graph.comment, "##!")
         for constant in graph.constants:
@@ -778,11 +846,28 @@ class _Output:
             return
         node = block.graph.nodes[block.pc]
         self.comment(node.comment, "##")
-        line = self.put_statement(node)
-        block.lines.append(line)
         if node.subgraphs:
+            line = self.put_statement(node)
+            block.lines.append(line)
             self.open(node.subgraphs[0], (*block.path, block.pc, 0), node, line)
+        elif node.inline and (inline := self.groups.inline_run(block.graph.nodes, block.pc)):
+            host = block.graph.nodes[block.pc + len(inline)]
+            if host.kind is Kind.UPDATE:
+                host = self.groups.update(host, block.groups)
+            number = self.put_located(
+                host, lambda locations: print_statement(host, locations, self.own, None, inline)
+            )
+            block.lines += [number] * (len(inline) + 1)
+            block.pc += len(inline) + 1
+        elif self.groups.active:
+            folded, count, grads = self.groups.folded(block.graph.nodes, block.pc, block.groups)
+            number = self.put_located(
+                folded, lambda locations: _statement_text(folded, grads, locations, self.own)
+            )
+            block.lines += [number] * count
+            block.pc += count
         else:
+            block.lines.append(self.put_statement(node))
             block.pc += 1
 
     def close(self, block: _Open) -> None:

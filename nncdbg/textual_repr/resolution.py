@@ -16,6 +16,7 @@ from nncdbg.ir.records import BackwardLine, Constant, Graph, Node, Path, Placeme
 from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import ELLIPSIS, Flaw, Prefixes, name_text, nearest, quote
+from nncdbg.textual_repr.groups import Members
 from nncdbg.textual_repr.passed_values import ALL_LISTED, Listed
 from nncdbg.textual_repr.statements import NameSpan
 
@@ -59,6 +60,8 @@ class Block:
     constants: list[Constant] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, Members] = field(default_factory=dict)
+    """The groups that its statements define."""
     results: tuple[Value, ...] | None = None
     end: int = 0
     listed: Listed | None = None
@@ -91,13 +94,14 @@ class Block:
         nodes, constants, comment = tuple(self.nodes), tuple(self.constants), "\n".join(self.comment)
         return Graph(self.name, self.inputs, outputs, nodes, constants, comment, self.before, self.after)
 
-    def end_line(self) -> str:
+    def end_line(self, prefixes: Prefixes) -> str:
         """Return a last line of this block, with the values that it needs."""
-        names = [f"%{name_text(value.name)}" for value in self.outputs]
+        spell = prefixes.spell
+        names = [f"%{spell(value.name)}" for value in self.outputs]
         if self.listed is not None and self.listed.outputs is not None:
             names.append(ELLIPSIS)
         if self.kind == "body":
-            names = [f"%{name_text(value.name)} = %{name_text(value.name)}" for value in self.inputs[1:]]
+            names = [f"%{spell(value.name)} = %{spell(value.name)}" for value in self.inputs[1:]]
         elif self.header is not None and self.header.branch is not None:
             names = [f"%{name_text(value.name)}" for value in self.header.branch.results or ()]
         return f"{ENDS[self.kind]} {', '.join(names)}".rstrip()

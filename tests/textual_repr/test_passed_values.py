@@ -328,3 +328,107 @@ def test_the_text_of_each_example_is_short() -> None:
     for path in sorted(Path("examples").glob("*.nnc")):
         lines = parse(path.read_text(encoding="utf-8")).text().split("\n")
         assert max(map(len, lines)) <= COLUMNS, path
+
+
+def test_lists_of_all_values_mean_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = parse(STEP)
+    monkeypatch.setattr("nncdbg.textual_repr.printer.listed_values", lambda program: {})
+    listed = program.text()
+    assert "..." not in listed
+    assert parse(listed) == program
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+LAYER = """state %a.w: f32[2] = [1.0, 2.0]
+
+graph @main(%x: f32[2]) -> (%a.y: f32[2]) {
+  %a.y = @a(%x) : f32[2]
+  return %a.y
+}
+
+graph @a(%x: f32[2]) -> (%.y: f32[2]) {
+  %.h = Mul(%x, %.w) : f32[2]
+  %.y = Relu(%.h) : f32[2]
+  return %.y
+}
+"""
+STATES = "states a {\n  %.w: f32[2] = [1.0, 2.0]\n}\n"
+LAYER_OF_STATES = LAYER.replace("state %a.w: f32[2] = [1.0, 2.0]\n", STATES)
+GRAPHS = LAYER.partition("\n\n")[2]
+
+# (a text, a part of it, what replaces it, the message, the line, the underlined text, a part of the hint)
+UNDERLINED = [
+    (
+        LAYER,
+        ") : f32[2]\n  %.y",
+        ") : f32[2], f32[2]\n  %.y",
+        "2 types for 1 output",
+        9,
+        ": f32[2], f32[2]",
+        "_",
+    ),
+    (
+        LAYER,
+        "%.h = Mul(%x, %.w)",
+        "%.h: f32[2] = Mul(%x, %.w)",
+        "types twice",
+        9,
+        ": f32[2]",
+        "behind the call",
+    ),
+    (LAYER, "%x, %.w) : f32[2]", "%x, %.w) : f3[2]", "no element type f3", 9, "f3", "did you mean f32?"),
+    (LAYER, "%x, %.w) : f32[2]", "%x, %.w) :", "expected a type", 9, "", "a type looks like"),
+    (LAYER, "Mul(%x, %.w)", "Mul(%x,\n      %.v)", "%a.v is not defined", 10, "%.v", "did you mean"),
+    (
+        LAYER,
+        "return %.y",
+        "return %.h",
+        "return has %a.h where the graph's output is %a.y",
+        11,
+        "return %.h",
+        "%.y",
+    ),
+    (LAYER, "  return %.y\n", "", "the block has no return", 11, "}", "write return %.y"),
+    (LAYER_OF_STATES, "\n}\n", "\n", "this block is not closed", 1, "{", "add } before line 4"),
+    (LAYER_OF_STATES, "\n}\n", "\n}x\n", "expected the end of the statement", 3, "x", ""),
+    (LAYER_OF_STATES, "[1.0, 2.0]", "[1.0, q]", "expected a literal", 2, "q", ""),
+    (LAYER_OF_STATES, "states a {", "states a", "expected '{'", 1, "", "states layers.0 {"),
+    (GRAPHS + STATES, "2.0]\n}", "2.0]", "this block is not closed", 11, "{", "add } before line 14"),
+    (
+        GRAPHS + STATES,
+        "2.0]\n}",
+        "2.0]\nstates b {\n}",
+        "this block is not closed",
+        11,
+        "{",
+        "before line 13",
+    ),
+    (GRAPHS + STATES, "[1.0, 2.0]", "[1.0,\n    q]", "expected a literal", 13, "q", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "message", "line", "mark", "hint"), UNDERLINED, ids=[row[2] for row in UNDERLINED]
+)
+def test_an_error_is_reported_once_at_its_place(
+    text: str, old: str, new: str, message: str, line: int, mark: str, hint: str
+) -> None:
+    assert parse(text)
+    assert old in text
+    with pytest.raises(ParseError) as caught:
+        parse(text.replace(old, new, 1))
+    (error,) = caught.value.errors
+    assert message in error.message
+    assert error.excerpt is not None
+    shown, start = error.excerpt.text, error.excerpt.column - 1
+    assert (error.excerpt.line, shown[start : start + error.excerpt.width]) == (line, mark)
+    assert hint in (error.hint or "")
+
+
+def test_a_call_in_a_nested_block_passes_no_values_by_name() -> None:
+    nested = "  if true {\n    @optimizer(...)\n    yield\n  } else {\n    yield\n  } -> ()"
+    with pytest.raises(ParseError) as caught:
+        parse(STEP.replace("  @optimizer(...)", nested, 1))
+    (error,) = caught.value.errors
+    assert error.message == "@optimizer has ... in its inputs, and this call is in a nested block"

@@ -102,7 +102,7 @@ Y = "%y: f32[] = ReduceSum(%x, keepdims=0)"
 FAULTS = [
     (program(Y, states="state %w ⟦=⟧ [1,2]"), "a state needs a name and a tensor type", "state %w: f32[4,3]"),
     (program(Y, states="state %w: f32[2] = Identity(⟦%v⟧)"), "%v is not a state", "the states above it"),
-    (program(Y, states="state %w: f32[2] = zeros⟦⟧"), "expected `for`", "zeros for %w"),
+    (program(Y, states="state %w: str[2] = zeros⟦⟧"), "zeros cannot make a str[2]", "zeros for %w"),
     (
         program(Y, states="state %w: f32[2] = ⟦@main⟧(%x)"),
         "a graph cannot compute a state",

@@ -138,7 +138,7 @@ def open_program_folder(path: Path) -> ProgramFolder:
         trace=_read_trace(path / TRACE, program),
     )
     notes = (*program.notes, *document.notes, *_version_notes(document.versions))
-    listing = program.listing if _has_comments(program.listing) else None
+    listing = program.listing if _is_readable(program.listing) else None
     program = replace(program, saved=saved, notes=notes, listing=listing)
     return ProgramFolder(path, program, document)
 
@@ -146,9 +146,11 @@ def open_program_folder(path: Path) -> ProgramFolder:
 _comment = re.compile(r"\s*#(?!#|nncdbg )").match
 
 
-def _has_comments(listing: Listing | None) -> bool:
-    """Return whether a person has written comments into a text; a printed one is shown as its listing."""
-    return listing is not None and any(_comment(line) for line in listing.lines)
+def _is_readable(listing: Listing | None) -> bool:
+    """Return whether to show a text as it is: it has comments of a person, or no locations to leave out."""
+    return listing is not None and (
+        any(map(_comment, listing.lines)) or not any(" loc(" in line for line in listing.lines)
+    )
 
 
 def _read_trace(path: Path, program: Program) -> SourceTrace | None:

@@ -8,6 +8,7 @@ lines that were parsed before are reused (see `graph_reading`).
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -15,14 +16,17 @@ from typing import TypeAlias
 from nncdbg.engine.ops.schema import op_names
 from nncdbg.engine.schedules.validation import validate
 from nncdbg.errors import ParseError
-from nncdbg.ir.records import Graph, Type, Value
+from nncdbg.ir.records import Graph, StateLine, Type, Value
 from nncdbg.ir.streams import scheduled
 from nncdbg.presentation.schedules import ScheduleWording
 from nncdbg.text.lexemes import NO_PREFIXES, Flaw, Prefixes, name_text
+from nncdbg.textual_repr.groups import differentiated_by
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk, passed_names
 from nncdbg.textual_repr.language_server.graph_reading import (
+    NO_GROUPS,
     AnalysisMemory,
     GraphReading,
+    GroupNames,
     StatementEntry,
     Stretch,
     cache_key,
@@ -110,7 +114,7 @@ def schedule_problems(lines: Sequence[str], rows: Sequence[str] = ()) -> Iterato
 
 # -- analysis --------------------------------------------------------------------------------------
 
-_begins_chunk = re.compile(r"[ \t\r]*(graph|states)(?![A-Za-z0-9_])").match
+_begins_chunk = re.compile(r"[ \t\r]*(graph|states)(?![A-Za-z0-9_])(?!\s*%)").match
 
 Steps: TypeAlias = "Generator[None, None, Analysis]"
 
@@ -129,6 +133,21 @@ class _Part:
     unread: tuple[UnreadView, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the lines of a part may use: the states so far with their lines, and groups of them."""
+
+    prefixes: Prefixes
+    states: Mapping[str, Type | None]
+    state_lines: Mapping[str, int]
+    declared: Sequence[StateLine] = ()
+    groups: GroupNames = NO_GROUPS
+
+
+_ORDER = ("states", "", "graph")
+"""The order in which the parts are read, by their first words."""
+
+
 class Analyzer:
     """Caches the results for the last text, for reuse in the next."""
 
@@ -137,6 +156,7 @@ class Analyzer:
         self._parts: list[_Part] = []
         self._prefixes = NO_PREFIXES
         self._states: dict[str, Type | None] = {}
+        self._groups = NO_GROUPS
 
     def steps(self, lines: Sequence[str]) -> Steps:
         """Analyze these lines, a few hundred at a time; nothing is raised.
@@ -172,36 +192,42 @@ class Analyzer:
     def _cut(self, lines: Sequence[str]) -> Generator[None, None, list[tuple[int, _Part]]]:
         """Return the parts of the text with their first lines; the graphs know all states."""
         old: dict[tuple[str, int], list[_Part]] = {}
+        groups = NO_GROUPS
         for part in reversed(self._parts):
             old.setdefault((part.lines[0], len(part.lines)), []).append(part)
         placed: dict[int, _Part] = {}
         states: dict[str, Type | None] = {}
         state_lines: dict[str, int] = {}
+        declared: tuple[StateLine, ...] = ()
         stretches = _stretches_of(lines)
-        if stretches[0][2] == "graph" and self._prefixes.declared:
-            self._forget(NO_PREFIXES, old)
-        for start, end, word in stretches:
+        prefixes = _prefixes_of(lines[: stretches[0][1]] if not stretches[0][2] else ())
+        if prefixes.declared != self._prefixes.declared:
+            self._forget(prefixes, old)
+        # The states behind the graphs are declared before those in front.
+        for start, end, word in sorted(stretches, key=lambda stretch: _ORDER.index(stretch[2])):
             if word == "graph":
                 continue
             above = self._prefixes if start else NO_PREFIXES
-            part = yield from self._part(lines[start:end], start, old, above, (states, state_lines))
+            context = _Context(above, states, state_lines, declared)
+            part = yield from self._part(lines[start:end], start, old, context)
             placed[start] = part
             if part not in self._parts:
                 # The states below may read these.
                 old = {key: parts for key, parts in old.items() if _begins_chunk(key[0])}
-            if start == 0 and part.reading.prefixes.declared != self._prefixes.declared:
-                self._forget(part.reading.prefixes.within(""), old)
             states = states | part.reading.state_types
             own = part.reading.own_states.items()
             state_lines = state_lines | {name: start + line + 1 for name, line in own}
-        if states != self._states:
+            declared = tuple(part.reading.states)
+            if not word:
+                groups = _group_names(part.reading, lines)
+        if states != self._states or groups != self._groups:
             # The names in the graphs have other meanings now.
             self._forget(self._prefixes, old)
-            self._states = states
+            self._states, self._groups = states, groups
+        context = _Context(self._prefixes, states, state_lines, groups=groups)
         for start, end, word in stretches:
             if word == "graph":
-                known = states, state_lines
-                placed[start] = yield from self._part(lines[start:end], start, old, self._prefixes, known)
+                placed[start] = yield from self._part(lines[start:end], start, old, context)
         return sorted(placed.items())
 
     def _forget(self, prefixes: Prefixes, old: dict[tuple[str, int], list[_Part]]) -> None:
@@ -214,8 +240,7 @@ class Analyzer:
         own: Sequence[str],
         start: int,
         old: dict[tuple[str, int], list[_Part]],
-        above: Prefixes,
-        states: tuple[dict[str, Type | None], dict[str, int]],
+        context: _Context,
     ) -> Generator[None, None, _Part]:
         """Return the part with these lines, from `old` if it has an equal one."""
         own = list(own)
@@ -223,10 +248,13 @@ class Analyzer:
         reading = same[-1].reading if same and same[-1].lines == own else None
         # Messages contain line numbers of the part, which may have moved, and of the states.
         if reading is not None and (
-            not reading.problems or (reading.before == start and reading.outer_states == states[1])
+            not reading.problems or (reading.before, reading.outer_states) == (start, context.state_lines)
         ):
             return same.pop()
-        return _Part(own, (yield from GraphReading(own, start, self._memory, above, states).steps()))
+        known = context.states, context.state_lines
+        reading = GraphReading(own, start, self._memory, context.prefixes, known, context.groups)
+        reading.states = list(context.declared)
+        return _Part(own, (yield from reading.steps()))
 
     def _infer(
         self, part: _Part, names: Mapping[str, _Part], passed: Mapping[str, Type | None]
@@ -260,6 +288,13 @@ class Analyzer:
                     yield cache_key(text, reading.prefixes_at(line).module), event
 
 
+def _prefixes_of(head: Sequence[str]) -> Prefixes:
+    """Return the prefixes that the lines before the first graph declare."""
+    declared = GraphReading([text for text in head if "prefix" in text], 0, AnalysisMemory(), NO_PREFIXES)
+    deque(declared.steps(), maxlen=0)
+    return declared.prefixes.within("") if declared.prefixes.declared else NO_PREFIXES
+
+
 def _stretches_of(lines: Sequence[str]) -> list[tuple[int, int, str]]:
     """Return the first lines of the parts of a text, their ends, and the words with which they begin.
 
@@ -288,6 +323,11 @@ def _passed_types(names: Mapping[str, _Part]) -> dict[str, Type | None]:
     for block in blocks.values():
         types = passed_names(block, read, blocks) | types
     return types
+
+
+def _group_names(head: GraphReading, lines: Sequence[str]) -> GroupNames:
+    """Return what the graphs of a text need to know of groups; `head` are the lines before them."""
+    return GroupNames(head.groups, head.owners(), differentiated_by(lines, head.prefixes, head.groups))
 
 
 def _signature(reading: GraphReading, types: GraphTypes) -> HeaderSignature | None:

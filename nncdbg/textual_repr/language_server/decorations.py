@@ -183,7 +183,7 @@ def _of_line(analysis: Analysis, line: int) -> Iterator[tuple[Token, int, int]]:
         elif token.kind == "word":
             if kind == "track" and text[token.end :].lstrip()[:1] == "(":
                 yield token, _TYPE["function"], 0
-            elif kind == "states":
+            elif kind == "states" and token is found[1]:
                 yield token, _TYPE["namespace"], 0
             elif token.name in _WORDS and kind != "track":
                 yield token, _TYPE["keyword"], 0

@@ -111,7 +111,7 @@ def _anchors(listing: Listing) -> dict[int, Anchor]:
             continue
         if known is not None:
             around = known[1]
-        elif kind == "states":
+        elif kind == "states" and "{" in own:
             places[line] = "open", ("states", declared["states"], 0), 0
             in_states = True
         elif in_states and start == "}":
@@ -124,7 +124,7 @@ def _anchors(listing: Listing) -> dict[int, Anchor]:
         elif start == "}":
             places[line] = "close", around, 0
             around = around[:-2]
-        elif kind in ("state", "backward", "track"):
+        elif kind in ("state", "states", "group", "backward", "track"):
             places[line] = "statement", (kind,), declared[kind]
             declared[kind] += 1
         elif around and start not in ("", "#"):

@@ -366,7 +366,7 @@ def state_blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield the first and last lines of the blocks of states."""
     first: int | None = None
     for line, text in enumerate(lines):
-        kind = kind_of_line(text) if "states" in text or first is not None else ""
+        kind = kind_of_line(text) if ("states" in text and "{" in text) or first is not None else ""
         if first is not None and kind in ("}", "graph", "states"):
             yield first, line if kind == "}" else line - 1
             first = None
