@@ -597,13 +597,11 @@ class TextParser(ProgramLines):
             start = cursor.blank()
             if text.startswith("#", start):
                 self.remark(text, start, number)
-            elif self.in_states and start < len(text) and cursor.peek_word() not in ("graph", "states"):
+            elif self.in_states and start < len(text):
                 self.in_state_block(cursor, number)
             elif text.startswith("}", start):
                 self.close(cursor, number)
             elif start < len(text):
-                if self.in_states:
-                    self.close_states()
                 reader = _READERS.get(cursor.peek_word())
                 if reader is None:
                     self.statement(cursor, number)

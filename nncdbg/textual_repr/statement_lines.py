@@ -213,15 +213,6 @@ class StatementLines:
             self.leave_block(block, broken=True)
         self.too_deep = False
 
-    def close_states(self) -> None:
-        """Report an open block of states."""
-        if self.in_states:
-            text = self.text_of(self.in_states)
-            flaw = Flaw("this block is not closed", len(text.rstrip()) - 1, 1, "add } behind its last state")
-            self.report(self.in_states, flaw)
-            self.in_states = 0
-            self.prefixes = self.prefixes.within("")
-
     def resolve(self, names: Names, number: int) -> None:
         """Record the used names that are not defined so far."""
         block = self.block

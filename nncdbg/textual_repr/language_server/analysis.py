@@ -101,7 +101,7 @@ class Analysis:
         chunks: Sequence[Chunk],
         opsets: Mapping[str, int],
         prefixes: Prefixes,
-        problems: Sequence[Problem],
+        problems: list[Problem],
     ) -> None:
         self.lines = lines
         self.chunks = chunks

@@ -179,7 +179,7 @@ class UnreadView(NamedTuple):
 def unread_views(reading: GraphReading) -> Iterator[UnreadView]:
     """Yield the views that nothing reads, from the last to the first."""
     block = reading.header
-    if block is None or not any(_is_view(node.op) for node in block.nodes):
+    if block is None or not any(map(_is_view, {node.op for node in block.nodes})):
         return
     read = {value.name for value in block.results or ()}
     read.update(*(reading.used[inner] for inner in reading.opened if inner is not block))

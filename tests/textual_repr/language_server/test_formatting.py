@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nncdbg.textual_repr import parse
+from nncdbg.textual_repr import parse, parse_with_listing
 from nncdbg.textual_repr.language_server.formatting import formatted
 
 REPOSITORY = Path(__file__).parents[3]
@@ -28,7 +28,7 @@ def test_a_comment_above_each_line_stays_above_it(path: Path) -> None:
 def test_a_comment_behind_a_line_stays_behind_it(path: Path) -> None:
     tidy = formatted(path.read_text("utf-8").split("\n"))
     in_graph = next(n for n, line in enumerate(tidy) if line.startswith("graph"))
-    further = parse("\n".join(tidy)).listing.wrapped
+    further = parse_with_listing("\n".join(tidy))[1].wrapped
     behind = [
         f"{line}  # {n}"
         if n >= in_graph and line and not line.lstrip().startswith("#") and n + 2 not in further

@@ -8,7 +8,7 @@ from lsprotocol import types
 from nncdbg.textual_repr.language_server.completion import completions
 from nncdbg.textual_repr.language_server.decorations import TYPES, encoded
 from nncdbg.textual_repr.language_server.document import Document, Place
-from nncdbg.textual_repr.language_server.documentation import _hover_text
+from nncdbg.textual_repr.language_server.documentation import hover_text
 from nncdbg.textual_repr.language_server.formatting import formatted
 from nncdbg.textual_repr.language_server.tokens import Problem
 from tests.engine.tracking.programs import EVALUATE, TRACKS, TRAIN
@@ -39,7 +39,7 @@ def hover(lines: str) -> str | None:
     here = place(lines)
     token = here.analysis.token_at(here.line, here.column)
     assert token is not None
-    return _hover_text(here, token)
+    return hover_text(here)
 
 
 @pytest.mark.parametrize(
