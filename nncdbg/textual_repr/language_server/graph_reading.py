@@ -435,7 +435,7 @@ class GraphReading(TextParser):
             return None
         node, operands, match = found
         name = node.outputs[0].name
-        names = Names(defines=[NameSpan(name, match.start(1) - 1, len(match[1]) + 1)])
+        names = Names(defines=[NameSpan(name, match.start(1) - 1, len(match[1]) + 1)], results=(name,))
         start = match.start(4) - 1
         for name, spelled in zip(operands, match[4].split(SEPARATOR), strict=True):
             names.uses.append(NameSpan(name, start, len(spelled) + 1))

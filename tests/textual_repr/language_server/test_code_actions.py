@@ -56,11 +56,36 @@ TABLE = [
         "Omit %b",
         "while (%s = %input) {\nnext %s = %s collect %s\n} -> (%a = %s)",
     ),
-    ("%_a = Relu(%input)", "Write the type: %_a: f32[2,3]", "%_a: f32[2,3] = Relu(%input)"),
+    ("%_a = Relu(%input)", "Write the type: %_a: f32[2,3]", "%_a = Relu(%input) : f32[2,3]"),
     (
         "%a = Relu(%input)\n%b = Greater(%a, 1)",
         "Write 2 missing types",
-        "%a: f32[2,3] = Relu(%input)\n%b: bool[2,3] = Greater(%a, 1)",
+        "%a = Relu(%input) : f32[2,3]\n%b = Greater(%a, 1) : bool[2,3]",
+    ),
+    (
+        "%a: f32[2,1], %i = TopK(%input, [1])\nNeg(%a)\nNeg(%i)",
+        "Write the type: %i: i64[2,1]",
+        "%a: f32[2,1], %i: i64[2,1] = TopK(%input, [1])\nNeg(%a)\nNeg(%i)",
+    ),
+    (
+        "%a, %i = TopK(%input, [1]) : f32[2,1], _\nNeg(%a)\nNeg(%i)",
+        "Write the type: %i: i64[2,1]",
+        "%a, %i = TopK(%input, [1]) : f32[2,1], i64[2,1]\nNeg(%a)\nNeg(%i)",
+    ),
+    (
+        "%a, %i = TopK(%input,\n  [1])\nNeg(%a)",
+        "Omit %i",
+        "%a, _ = TopK(%input,\n  [1])\nNeg(%a)",
+    ),
+    (
+        "%a = Relu(%input)\n  : f32[2,3]",
+        "Remove the statement that defines %a",
+        None,
+    ),
+    (
+        "%a = aten.detach(%input)",
+        "Remove the view",
+        None,
     ),
 ]
 
@@ -108,13 +133,13 @@ def test_omitted_types_are_hints_in_the_requested_lines() -> None:
     document = Document("file:///a.nnc", text)
     place = types.Range(types.Position(2, 0), types.Position(6, 0))
     found = [(h.position.line, h.position.character, h.label) for h in inlay_hints(document, place)]
-    assert found == [(2, 2, ": f32[2,3]"), (3, 4, ": f32[2,3]")]
+    assert found == [(2, 17, " : f32[2,3]"), (3, 13, " : f32[2,3]")]
     (hint,) = inlay_hints(document, types.Range(types.Position(3, 0), types.Position(3, 1)))
     assert hint.text_edits is not None
-    assert applied(text, hint.text_edits).split("\n")[3] == '%"é": f32[2,3] = Neg(%a)'
+    assert applied(text, hint.text_edits).split("\n")[3] == '%"é" = Neg(%a) : f32[2,3]'
 
 
 def test_hints_are_inside_the_text() -> None:
     document = Document("file:///a.nnc", HEAD + TAIL.lstrip())
     found = inlay_hints(document, types.Range(types.Position(0, 0), types.Position(900, 0)))
-    assert [hint.label for hint in found] == [": f32[2,3]"]
+    assert [hint.label for hint in found] == [" : f32[2,3]"]

@@ -78,7 +78,7 @@ def test_inlay_hints_are_inferred_types(client: Client, uri: str) -> None:
         "textDocument/inlayHint",
         {"textDocument": {"uri": uri}, "range": {**at(3, 0, 0), "end": at(4, 0, 9)["end"]}},
     )
-    assert [(h["position"]["line"], h["label"]) for h in found] == [(3, ": f32[2,3]"), (4, ": f32[2,3]")]
+    assert [(h["position"]["line"], h["label"]) for h in found] == [(3, " : f32[2,3]"), (4, " : f32[2,3]")]
 
 
 def actions(client: Client, uri: str, place: dict[str, dict[str, int]], **context: object) -> list[dict]:  # type: ignore[type-arg]

@@ -105,7 +105,7 @@ def test_hover() -> None:
 
 def test_references_include_tracks() -> None:
     text, marks = ranges(
-        TRAIN.replace("%z: f32[N,3] = @net", "⟦%z⟧: f32[N,3] = @net").replace("Loss(%z,", "Loss(⟦%z⟧,")
+        TRAIN.replace("%z = @net", "⟦%z⟧ = @net").replace("Loss(%z,", "Loss(⟦%z⟧,")
         + "track a = mean(⟦%z⟧) + max(⟦%z⟧)\ntrack b = %l\n"
     )
     analysis = document(text).analysis
