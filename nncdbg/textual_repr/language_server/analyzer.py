@@ -214,9 +214,9 @@ class Analyzer:
             if part not in self._parts:
                 # The states below may read these.
                 old = {key: parts for key, parts in old.items() if _begins_chunk(key[0])}
-            states = states | part.reading.state_types
-            own = part.reading.own_states.items()
-            state_lines = state_lines | {name: start + line + 1 for name, line in own}
+            own = part.reading.own_states
+            states = states | dict.fromkeys(own) | part.reading.state_types
+            state_lines = state_lines | {name: start + line + 1 for name, line in own.items()}
             declared = tuple(part.reading.states)
             if not word:
                 groups = _group_names(part.reading, lines)

@@ -64,13 +64,13 @@ TABLE = [
     ),
     (
         "%a: f32[2,1], %i = TopK(%input, [1])\nNeg(%a)\nNeg(%i)",
-        "Write the type: %i: i64[2,1]",
-        "%a: f32[2,1], %i: i64[2,1] = TopK(%input, [1])\nNeg(%a)\nNeg(%i)",
+        "Write the type: %i: i64[2,?]",
+        "%a: f32[2,1], %i: i64[2,?] = TopK(%input, [1])\nNeg(%a)\nNeg(%i)",
     ),
     (
         "%a, %i = TopK(%input, [1]) : f32[2,1], _\nNeg(%a)\nNeg(%i)",
-        "Write the type: %i: i64[2,1]",
-        "%a, %i = TopK(%input, [1]) : f32[2,1], i64[2,1]\nNeg(%a)\nNeg(%i)",
+        "Write the type: %i: i64[2,?]",
+        "%a, %i = TopK(%input, [1]) : f32[2,1], i64[2,?]\nNeg(%a)\nNeg(%i)",
     ),
     (
         "%a, %i = TopK(%input,\n  [1])\nNeg(%a)",
@@ -133,7 +133,7 @@ def test_omitted_types_are_hints_in_the_requested_lines() -> None:
     document = Document("file:///a.nnc", text)
     place = types.Range(types.Position(2, 0), types.Position(6, 0))
     found = [(h.position.line, h.position.character, h.label) for h in inlay_hints(document, place)]
-    assert found == [(2, 17, " : f32[2,3]"), (3, 13, " : f32[2,3]")]
+    assert found == [(2, 17, " : f32[2,3]"), (3, 14, " : f32[2,3]")]
     (hint,) = inlay_hints(document, types.Range(types.Position(3, 0), types.Position(3, 1)))
     assert hint.text_edits is not None
     assert applied(text, hint.text_edits).split("\n")[3] == '%"é" = Neg(%a) : f32[2,3]'

@@ -33,10 +33,10 @@ local ok, fault = pcall(function()
       if each.code == "undefined" then say((each.message:gsub("\n.*", ""))); return true end
     end
   end)
-  say((ask("hover", 8, 18).contents.value:sub(1, 12):gsub("\n", " ")))
+  say((ask("hover", 8, 8).contents.value:sub(1, 12):gsub("\n", " ")))
   say(ask("completion", 9, 17).items[1].label)
   say(ask("signatureHelp", 9, 17).signatures[1].label)
-  say(tostring(ask("definition", 8, 21).range.start.line))
+  say(tostring(ask("definition", 8, 13).range.start.line))
   local range = { start = { line = 9, character = 18 }, ["end"] = { line = 9, character = 18 } }
   local action = ask("codeAction", 9, 18, { range = range, context = { diagnostics = {} } })[1]
   say(action.title)
