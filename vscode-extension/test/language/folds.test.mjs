@@ -3,11 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bundled } from "../bundled.mjs";
+import { editor } from "../editor.mjs";
 
 const { listingFolds } = await bundled("language/listingFolds");
 const convert = await bundled("language/conversion");
 
-const [Imports, Region] = [2, 3];
+const { Imports, Region } = editor.FoldingRangeKind;
 
 const LISTING = `graph @main(%x: f32[2]) -> (%y: f32[2]) {
   if %c {
