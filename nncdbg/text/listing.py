@@ -141,7 +141,11 @@ class Listing:
 
     def full_line(self, line: int) -> str:
         """Return the statement that begins at `line` with the names in full, with all its lines in one."""
-        return self._graph_prefixes(line).full_line(self.statement(line))
+        return self.in_full(self.statement(line), line)
+
+    def in_full(self, text: str, line: int) -> str:
+        """Return a text with the names in full that it writes as the graph around `line` does."""
+        return self._graph_prefixes(line).full_line(text)
 
     def full_lines(self) -> Sequence[str]:
         """Return the lines with the names in full, the first line of a statement with all of its lines."""

@@ -36,9 +36,9 @@ def test_three_calls_are_three_statements() -> None:
     assert g.program.text(locations=False) == (
         "#nncdbg 1\n\n"
         "graph @trace(%x: f32[4,3]) -> (%z: f32[4]) {\n"
-        "  %h: f32[4,3] = Relu(%x)\n"
-        "  %y: f32[4,3] = Mul(%h, 2.0)\n"
-        "  %z: f32[4] = ReduceSum(%y, [1], keepdims=0)\n"
+        "  %h = Relu(%x) : f32[4,3]\n"
+        "  %y = Mul(%h, 2.0) : f32[4,3]\n"
+        "  %z = ReduceSum(%y, [1], keepdims=0) : f32[4]\n"
         "  return %z\n"
         "}\n"
     )
