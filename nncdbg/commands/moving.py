@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import PLACE, command, no_arguments, whole_number
@@ -19,6 +20,15 @@ def _times(name: str, text: str) -> int:
     if count < 1:
         raise UsageError(f"`{name}` cannot run {count} times", hint="use a COUNT of 1 or more")
     return count
+
+
+def _move(
+    session: CommandSession, name: str, text: str, otherwise: Callable[[], Stop], *, forward: bool = True
+) -> None:
+    """Move as often as `text` says: in the source view as the command `name` does, else by `otherwise`."""
+    source, times = session.source, _times(name, text)
+    verb = otherwise if source is None else lambda: source.move(name)
+    session.move(verb, times, forward=forward, lines=source)
 
 
 @command("run", "r", group="moving")
@@ -68,23 +78,13 @@ def next_(session: CommandSession, text: str) -> None:
     run until the next statement of this stream has been executed.  In the source view of a recorded step,
     run to the next line of this function, or of its caller; `nexti` executes a statement.
     """
-    if (source := session.source) is not None:
-        session.move(source.next, _times("next", text), lines=source)
-    else:
-        _step_over(session, "next", text)
+    _move(session, "next", text, lambda: session.target.step_over(session.stream))
 
 
 @command("nexti", "ni", group="moving", arguments="[COUNT]", repeats=True)
 def nexti(session: CommandSession, text: str) -> None:
     """Execute this statement, including the graph or loop that it calls, also in the source view."""
-    _step_over(session, "nexti", text)
-
-
-def _step_over(session: CommandSession, name: str, text: str) -> None:
-    if (source := session.source) is not None:
-        session.move(source.next_statement, _times(name, text), lines=source)
-    else:
-        session.move(lambda: session.target.step_over(session.stream), _times(name, text))
+    _move(session, "nexti", text, lambda: session.target.step_over(session.stream))
 
 
 @command("stream", group="moving", arguments="[N | host | all]", completes=("stream",))
@@ -107,10 +107,7 @@ def step(session: CommandSession, text: str) -> None:
 
     In the source view, run to the next line, also in a function that this line calls.
     """
-    if (source := session.source) is not None:
-        session.move(source.step, _times("step", text), lines=source)
-    else:
-        session.move(session.target.step_into, _times("step", text))
+    _move(session, "step", text, session.target.step_into)
 
 
 @command("stepi", "si", group="moving", arguments="[COUNT]", repeats=True)
@@ -130,10 +127,7 @@ def finish(session: CommandSession, text: str) -> None:
     With COUNT, leave COUNT of them, or stop at a breakpoint before.  In the source view, run until the
     function returns.
     """
-    if (source := session.source) is not None:
-        session.move(source.finish, _times("finish", text), lines=source)
-        return
-    session.move(session.target.step_out, _times("finish", text))
+    _move(session, "finish", text, session.target.step_out)
 
 
 @command("until", group="moving", arguments="[PLACE]", repeats=True, completes=PLACE)
@@ -148,7 +142,7 @@ def until(session: CommandSession, text: str) -> None:
     """
     target = session.target
     source = session.source
-    if source is not None and (place := session.source_place(text) if text else None) is not None:
+    if source is not None and (place := source.place_of(text) if text else None) is not None:
         session.move(lambda: source.until(*place), lines=source)
         return
     if source is not None and not text:
@@ -171,23 +165,13 @@ def back(session: CommandSession, text: str) -> None:
     iteration, return to the end of the previous iteration.  In the source view, go back to the line of
     this function that ran before, or to the line that called it; `backi` goes back a statement.
     """
-    if (source := session.source) is not None:
-        session.move(source.back, _times("back", text), forward=False, lines=source)
-    else:
-        _step_back(session, "back", text)
+    _move(session, "back", text, session.target.step_back, forward=False)
 
 
 @command("backi", "bki", group="moving", arguments="[COUNT]", repeats=True)
 def backi(session: CommandSession, text: str) -> None:
     """Step back: undo the last statement of this frame, also in the source view."""
-    _step_back(session, "backi", text)
-
-
-def _step_back(session: CommandSession, name: str, text: str) -> None:
-    if (source := session.source) is not None:
-        session.move(source.statement_back, _times(name, text), forward=False, lines=source)
-    else:
-        session.move(session.target.step_back, _times(name, text), forward=False)
+    _move(session, "backi", text, session.target.step_back, forward=False)
 
 
 @command("rback", "rb", group="moving", arguments="[COUNT]", repeats=True)
@@ -196,20 +180,14 @@ def rback(session: CommandSession, text: str) -> None:
 
     In the source view, go back to the line that ran before, in any function.
     """
-    if (source := session.source) is not None:
-        session.move(lambda: source.back(into=True), _times("rback", text), forward=False, lines=source)
-        return
-    session.move(lambda: session.target.step_back(into=True), _times("rback", text), forward=False)
+    _move(session, "rback", text, lambda: session.target.step_back(into=True), forward=False)
 
 
 @command("rfinish", "rfin", group="moving", repeats=True)
 def rfinish(session: CommandSession, text: str) -> None:
     """Go back to the statement that called this graph, branch or loop."""
     no_arguments("rfinish", text)
-    if (source := session.source) is not None:
-        session.move(source.back_out, forward=False, lines=source)
-        return
-    session.move(lambda: session.target.step_out(back=True), forward=False)
+    _move(session, "rfinish", "", lambda: session.target.step_out(back=True), forward=False)
 
 
 @command("rcontinue", "rc", group="moving", repeats=True)

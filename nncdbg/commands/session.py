@@ -19,8 +19,6 @@ from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.source_view import SourceShown, show_source_end, show_source_stop
 from nncdbg.presentation.stops import fallbacks, show_stop, statement_window
-from nncdbg.target.breakpoint_syntax import split_source
-from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.commands.recording.script import RecordedScript
@@ -378,9 +376,15 @@ class CommandSession:
         With `lines`, the verb moves by lines of the source.
         """
         before = self.target.stop
+        self.carry_out(
+            lambda: repeated(verb, times, lines), lambda stop: self.moved(stop, before, forward, lines)
+        )
+
+    def carry_out(self, verb: Callable[[], Stop], then: Callable[[Stop], None]) -> None:
+        """Move the program, then report the stop."""
         with under_way(self.target, self.screen):
-            stop = repeated(verb, times, lines)
-        self.moved(stop, before, forward, lines)
+            stop = verb()
+        then(stop)
 
     def moved(self, stop: Stop, before: Stop, forward: bool, lines: SourceView | None) -> None:
         """Print where the program has moved; a step into a call may leave it at the stop `before`."""
@@ -396,15 +400,10 @@ class CommandSession:
         """The user's source, in which moves and stops are shown; None in the view of the graph."""
         return None if self.view == "graph" else self.target.source
 
-    def source_place(self, text: str) -> tuple[str, int] | None:
-        """Return file and line of a place in the source view: LINE, FILE:LINE or a function."""
-        source = self.source
-        if source is None:
-            return None
-        if (line := integer_of(text)) is not None:
-            frames = source.frames()
-            return (frames[min(source.selected, len(frames) - 1)].file, line) if frames else None
-        return split_source(text) or source.function(text)
+    @property
+    def has_source(self) -> bool:
+        """Whether stops can be shown in the user's source."""
+        return self.target.source is not None
 
     def go_on(self) -> None:
         """Continue until the program stops."""

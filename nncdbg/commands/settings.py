@@ -36,6 +36,10 @@ def _write_names(session: CommandSession, value: str) -> None:
     session.screen.full_names = {"short": False, "full": True}[value]
 
 
+def _write_unread_views(session: CommandSession, value: str) -> None:
+    session.screen.hides_unread_views = {"show": False, "hide": True}[value]
+
+
 def _write_pager(session: CommandSession, value: str) -> None:
     session.screen.pager = {"off": False, "on": True}[value]
 
@@ -55,7 +59,7 @@ def _write_times(session: CommandSession, value: str) -> None:
 def _write_view(session: CommandSession, value: str) -> None:
     if value not in VIEWS:
         raise ValueError
-    if value != "graph" and session.target.source is None:
+    if value != "graph" and not session.has_source:
         raise UsageError(
             "there is no source to show", hint="record a step with `nncdbg record train.py`, and open it"
         )
@@ -99,6 +103,12 @@ SETTINGS = {
         "Print the commands of a script before their output.",
         lambda session: "on" if session.echoes else "off",
         _write_echo,
+    ),
+    "unread-views": PromptSetting(
+        "show or hide",
+        "Statements that only view memory, such as aten.detach, and whose results nothing reads.",
+        lambda session: "hide" if session.screen.hides_unread_views else "show",
+        _write_unread_views,
     ),
     "view": PromptSetting(
         "source, graph or split",

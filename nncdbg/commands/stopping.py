@@ -46,13 +46,8 @@ def _placed(session: CommandSession, text: str) -> str:
     if (source := session.source) is None:
         return text or session.stops.here()
     place, _, rest = (text or ".").partition(" ")
-    if place == ".":
-        frames = source.frames()
-        place = str(frames[min(source.selected, len(frames) - 1)].line) if frames else place
-    found = session.source_place(place)
-    if found is None or split_source(place) is not None:
-        return text or session.stops.here()
-    return f"{found[0]}:{found[1]} {rest}".rstrip()
+    found = source.place_of(place) if split_source(place) is None else None
+    return text or session.stops.here() if found is None else f"{found[0]}:{found[1]} {rest}".rstrip()
 
 
 @command("tbreak", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=PLACE)
@@ -94,7 +89,8 @@ def watch(session: CommandSession, text: str) -> None:
 
       watch %h                       watch %h if max(%h) > 100
       watch %h[0, 3]                 watch max(%h) > 1
-    `watch` also stops at the first value of the expression, unless this value is false.
+    `watch` also stops at the first value of the expression, unless this value is false.  In a recorded step,
+    `watch h` and `watch h.mean()` stop where a line of the current function has bound `h`, in each call.
     """
     expression, when, hits = split_watched(needs("watch", text))
     if expression.isdecimal():

@@ -14,7 +14,6 @@ from nncdbg.commands import find
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
 from nncdbg.commands.recording.script import EDITOR, script_of_process
 from nncdbg.commands.session import CommandSession as Terminal
-from nncdbg.commands.session import repeated
 from nncdbg.commands.table import TABLE
 from nncdbg.dap_server.breakpoints.client_breakpoints import stops_of
 from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
@@ -28,7 +27,6 @@ from nncdbg.target.stops import Stops
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.target.records import Stop
-    from nncdbg.target.source import SourceView
 
 WIDTH = 100
 """Cells of pictures and grids: a console does not report its width."""
@@ -148,24 +146,16 @@ class Console(Terminal):
 
     # -- moving ------------------------------------------------------------------------------
 
-    def move(
-        self,
-        verb: Callable[[], Stop],
-        times: int = 1,
-        *,
-        forward: bool = True,
-        lines: SourceView | None = None,
-    ) -> None:
-        def several() -> None:
-            before = self.target.stop
-            self.moved(repeated(verb, times, lines), before, forward, lines)
+    def carry_out(self, verb: Callable[[], Stop], then: Callable[[Stop], None]) -> None:
+        def move() -> None:
+            then(verb())
             self.run_due()
 
         if self._playing:
-            several()
+            move()
             self._print()
         else:
-            self._on_runner(several)
+            self._on_runner(move)
 
     def sure(self, question: str, otherwise: str = "") -> bool:
         """Refuse, as a console cannot prompt; lines of a file need no confirmation."""

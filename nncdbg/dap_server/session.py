@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoints
@@ -67,6 +67,8 @@ class Session:
         self.attachment = attachment
         self.state = State.NEW
         self.launched: LaunchArguments | None = None
+        self.view: Literal["source", "graph"] = "source"
+        """What the stops of an attached PyTorch script show."""
         self.debuggee: Debuggee | None = None
         self.unbound = False
         """Whether breakpoints or filters were set while there was no program."""
@@ -231,6 +233,11 @@ class Session:
                 self._handle(request)
             finally:
                 self.queue.put_down(request)
+
+    def skip_moves(self) -> None:
+        """Answer the steps that wait for the end of another one: the program does not make them."""
+        for request in self.queue.take_moves():
+            self._respond(request, body={})
 
     def _handle(self, request: Request) -> None:
         handler = HANDLERS.get(request.command)

@@ -300,6 +300,9 @@ class ExpressionParser(Tokens):
             return nodes.Name(start, end, name, plain=True)
         if function_name(word) is not None:
             raise self.fault_at(start, end, f"`{word}` is a function", f"write {word}(%x)")
+        if self.has_no_value(word):
+            full = "`where full` lists the names with values"
+            raise self.fault_at(start, end, f"`{shortened(word)}` has no value here", full)
         hint = self.path_hint(start, end) or _word_hint(word) or self.nearest_value(word)
         raise self.fault_at(start, end, f"there is no value or function `{shortened(word)}`", hint)
 

@@ -46,11 +46,20 @@ def same_file(known: str, asked: str) -> bool:
     return parts[-len(tail) :] == tail
 
 
-def arrivals_in(order: SourceOrder, file: str) -> Iterator[Arrival]:
-    """Yield the executions of the lines of a file in forward passes; for its name, see `same_file`."""
+def arrivals_in(order: SourceOrder, file: str | None = None) -> Iterator[Arrival]:
+    """Yield the executions of the lines in forward passes, of all files or one; see `same_file`.
+
+    The updates of all parameters belong to one execution.
+    """
+    names: dict[str, bool] = {}
     for each in order.arrivals:
-        if order.trace.visits[each.visit].of == NO_VISIT and same_file(order.trace.file(each.visit), file):
-            yield each
+        visit = order.trace.visits[each.visit]
+        if visit.of == NO_VISIT and not visit.parameter:
+            name = order.trace.file(each.visit)
+            if name not in names:
+                names[name] = file is None or same_file(name, file)
+            if names[name]:
+                yield each
 
 
 def candidates(program: Program, kind: str) -> set[str]:

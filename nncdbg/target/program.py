@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path as FilePath
 from types import CodeType
 from typing import Any
@@ -13,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from nncdbg.comparison.kernels import StatementKernel
+from nncdbg.comparison.schedule_problems import ScheduleProblem
 from nncdbg.dtypes import name_of
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.undo_log import last_visit, left_micro_program
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.schedules.validation import validated
 from nncdbg.engine.stopping.stops import LogMessage
 from nncdbg.engine.stopping.stops import Stop as EngineStop
 from nncdbg.engine.time.checkpoints import Edit, edits_of
@@ -29,6 +30,7 @@ from nncdbg.engine.values.editing import late_decisions
 from nncdbg.errors import NotComputed, UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Program
+from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.ir.walk import fitting_trace
 from nncdbg.stats import Summary
 from nncdbg.stats.histograms import summarize_by_pieces
@@ -51,6 +53,7 @@ from nncdbg.target.records import (
     DeadUnits,
     Edited,
     Finding,
+    FinishedBlock,
     Frame,
     GradientCheck,
     GradientStage,
@@ -86,8 +89,7 @@ class ProgramTarget(Target):
         self._debugger = debugger
         self._cells = Cells(debugger)
         if self.source is not None:
-            debugger.loaded.aliases = self.source.names
-        self._stop: tuple[EngineStop, Stop] | None = None
+            debugger.loaded.aliases = self.source.aliases
         self._said: Callable[[LogMessage], None] | None = None
         """What received the messages before `listen`."""
 
@@ -106,7 +108,7 @@ class ProgramTarget(Target):
 
     @property
     def stops(self) -> ProgramStops:  # type: ignore[override]
-        return ProgramStops(self._debugger, self._cells)
+        return ProgramStops(self._debugger, self._cells, self.source)
 
     @property
     def convenience(self) -> dict[str, Any]:  # type: ignore[override]
@@ -182,21 +184,29 @@ class ProgramTarget(Target):
         return self._debugger.breakpoints.placement.named.known[kind]
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
-        return ProgramStops(self._debugger, self._cells).lines(place)
+        return self.stops.lines(place)
 
-    @cached_property
+    @property
     def source(self) -> SourceView | None:
-        trace = fitting_trace(self.program)
-        return None if trace is None else SourceView(self, trace)
+        shared = self._debugger.loaded.shared
+        if "source" not in shared:
+            trace = fitting_trace(self.program)
+            shared["source"] = None if trace is None else self._source_view(trace)
+        found: SourceView | None = shared["source"]
+        return found
+
+    def _source_view(self, trace: SourceTrace) -> SourceView | None:
+        return SourceView(self, trace)
 
     # -- moving ------------------------------------------------------------------------------------
 
     @property
     def stop(self) -> Stop:
-        found = self._debugger.stop
-        if self._stop is None or self._stop[0] is not found:
-            self._stop = found, self._record(found)
-        return self._stop[1]
+        found, shared = self._debugger.stop, self._debugger.loaded.shared
+        kept: tuple[EngineStop, Stop] | None = shared.get("stop")
+        if kept is None or kept[0] is not found:
+            kept = shared["stop"] = found, self._record(found)
+        return kept[1]
 
     def _record(self, stop: EngineStop) -> Stop:
         frame, found = stop.frame, stop.finding
@@ -391,6 +401,15 @@ class ProgramTarget(Target):
             return (Visit(*each) for each in self._debugger.values_at(self._depth(frame)).visits(value))
         return self._cells.visits(self._depth(frame), value)
 
+    @property
+    def races(self) -> Sequence[ScheduleProblem]:
+        """The races of the program's schedule, as its validation reports them."""
+        return [each for each in validated(self.program).problems if each.kind == "race"]
+
+    def finished(self) -> Iterator[FinishedBlock]:
+        """Yield the finished visits of blocks in the history since the last edit, latest first."""
+        return self._cells.finished()
+
     def computed(self, which: str = "", *, latest: bool = True) -> Iterator[Computed]:
         return map(self._computed, selected_values(self._debugger, which, latest=latest))
 
@@ -527,7 +546,7 @@ class ProgramTarget(Target):
         found = []
         for stage in stages:
             line = stage.place.removeprefix("line ")
-            words = listing.lines[int(line) - 1].strip() if line else stage.statement.text()
+            words = listing.statement(int(line)).strip() if line else stage.statement.text()
             found.append(GradientStage(stage.place, words, stage.cotangents))
         return found
 

@@ -65,8 +65,11 @@ class Scope(VisibleValues, Protocol):
     depth: int
     """The depth of the frame, as in `Frame`."""
 
-    def read(self, text: str) -> Expression:
-        """Parse an expression.  Raises ExpressionError."""
+    def read(self, text: str, later: Iterable[str] = ()) -> Expression:
+        """Parse an expression, in which the names `later` of the user's source may have no value yet.
+
+        Raises ExpressionError.
+        """
 
     def resolve(self, name: str) -> str:
         """Return the full name of a value, given a part of it.  Raises ExpressionError."""

@@ -46,12 +46,17 @@ class LivePrompt(CommandSession):
         self._nothing = ScriptTarget(self.training)
         self._script: ScriptTarget = self._nothing
         super().__init__(self._nothing, title, screen)
+        self.view = "source"
         self.script = script_of_process(PROMPT_OF_SCRIPT)
         self.left = False
         """Whether the user has quit."""
         self._leaving = False
         self._arriving = False
         """Whether the script has just stopped."""
+        self._said = ""
+        """The step and phase that the source view has shown last."""
+        self._recording = 0
+        """The number of the history that `_shown_line` is about; 0 without one."""
         if sys.stdin.isatty():
             self.confirm = confirmed
 
@@ -68,8 +73,12 @@ class LivePrompt(CommandSession):
         self._script = self.target = ScriptTarget(self.training, debugger)
         self.over = self._leaving = False
         self._shown = None
+        recording = self.training.recordings if self.training.mode.recorder is not None else 0
+        if not recording or recording != self._recording:
+            self._shown_line = None
+        self._recording = recording
         self._arriving = True
-        self.arrived(self.target.stop)
+        self.arrived(self.target.stop, written=debugger.stop.reason == "step" and self.source is not None)
         self._arriving = False
         self.run_due()
         if not self._leaving:
@@ -84,9 +93,14 @@ class LivePrompt(CommandSession):
         super().arrived(stop, written=written)
 
     def show(self, stop: Stop, written: bool) -> None:
-        if self._arriving:
+        if self._arriving and (self.source is None or self._script.phase != self._said):
             self._say_place()
+        self._said = self._script.phase
         super().show(stop, written)
+
+    @property
+    def has_source(self) -> bool:
+        return True
 
     def go_on(self) -> None:
         if self._script.stopped:
@@ -142,6 +156,8 @@ class LivePrompt(CommandSession):
         """Print the user's line, the modules and the autograd node of a stop."""
         headline, lines = self._script.where()
         self.screen.put_line(Text(headline, "bold"))
+        if self.source is not None:
+            return  # The calls follow.
         outer = False
         for words, file, line in lines:
             self.screen.put_line(_source_line(file, line, words, "dim" if outer else ""))

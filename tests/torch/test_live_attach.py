@@ -56,8 +56,8 @@ def free_port():
         return free.getsockname()[1]
 
 
-def configure(client, filters=(), functions=(), lines=(), folder=None):
-    client.send("attach", {})
+def configure(client, filters=(), functions=(), lines=(), folder=None, view="graph"):
+    client.send("attach", {"view": view})
     client.expect_event("initialized")
     records = client.request("setFunctionBreakpoints", {"breakpoints": [dict(each) for each in functions]})[
         "breakpoints"
@@ -138,6 +138,78 @@ def test_a_recording_has_breakpoints_moves_and_commands_of_all_stops(tmp_path):
     found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert found.returncode == 2
     assert "the session on train.py cannot be replayed: an editor was attached to the script" in found.stderr
+
+
+STEPS = """import torch
+
+
+def activation(x):
+    h = torch.tanh(x)
+    return h * 2
+
+
+model = torch.nn.Identity()
+w = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([w], 0.1)
+for step in range(2):
+    y = activation(model(w))
+    loss = y.sum()
+    loss.backward()
+    optimizer.step()
+print("ended")
+"""
+
+
+def test_the_arrow_is_in_the_script_and_steps_go_by_its_lines(tmp_path):
+    with debugged(tmp_path, "--history", script=STEPS) as (client, process):
+        lines = configure(client, lines=[5], folder=tmp_path, view="source")
+        assert lines[0]["verified"]
+        client.expect_stop("breakpoint")
+
+        def frames():
+            shown = client.request("stackTrace", {"threadId": 1})["stackFrames"]
+            return [each for each in shown if each["source"].get("path") == str(tmp_path / "train.py")]
+
+        def move(request, **arguments):
+            client.request(request, {"threadId": 1, **arguments})
+            client.expect_event("stopped")
+            return frames()[0]["name"], frames()[0]["line"]
+
+        assert [(each["name"], each["line"]) for each in frames()] == [("activation", 5), ("<module>", 13)]
+        assert move("next") == ("activation", 6)
+        names = client.request("scopes", {"frameId": frames()[0]["id"]})["scopes"][0]
+        assert names["name"] == "Names"
+        children = client.request("variables", {"variablesReference": names["variablesReference"]})
+        shown = {each["name"]: each["value"] for each in children["variables"]}
+        assert shown == {"x": "f32[3] [1. 1. 1.]", "h": "f32[3] [0.7616 0.7616 0.7616]"}
+        hover = {"expression": "h", "frameId": frames()[0]["id"], "context": "hover"}
+        assert client.request("evaluate", hover)["result"] == "f32[3] [0.7616 0.7616 0.7616]"
+        source = {"path": str(tmp_path / "train.py")}
+        wanted = {"start": 1, "end": 14, "frameId": frames()[0]["id"], "source": source}
+        assert client.request("nncdbg/lines", wanted)["lines"] == [
+            {"line": 5, "text": "x [1. 1. 1.], h [0.7616 0.7616 0.7616]"},
+            {"line": 6, "text": "h [0.7616 0.7616 0.7616]"},
+        ]
+        client.request("setBreakpoints", {"source": source, "breakpoints": []})
+        assert move("stepOut") == ("<module>", 14)
+        assert move("next") == ("<module>", 15)
+        assert move("stepIn") == ("backward of <module>", 14)
+        assert move("next") == ("backward of <module>", 13)
+        assert move("stepIn") == ("backward of activation", 6)
+        assert move("stepBack") == ("backward of <module>", 13)
+        assert move("stepBack") == ("backward of <module>", 14)
+        assert move("nncdbg/reverseStepIn") == ("<module>", 15)
+        assert move("stepBack", granularity="instruction") == ("<module>", 14)
+        # From the past, it goes to the place of the script first.
+        assert move("continue") == ("backward of <module>", 13)
+        assert move("stepIn", granularity="instruction")[0] == "backward of activation"
+        assert move("stepOut") == ("<module>", 16)
+        assert move("stepIn") == ("<module>", 13)
+        assert move("stepIn") == ("activation", 5)
+        client.request("continue", {"threadId": 1})
+        client.expect_end()
+        assert process.wait(60) == 0
+        assert process.stdout.read() == "ended\n"
 
 
 @pytest.mark.parametrize(("options", "step"), [(("--history",), 2), ((), 3)])

@@ -44,6 +44,7 @@ def test_catch_where_back_and_continue_to_the_next_step(debug):
         "--history",
         "train.py",
         commands=[
+            "set view graph",
             "back",
             "catch nan inf",
             "continue",
@@ -246,6 +247,7 @@ def test_record_step_stops_at_the_end_of_a_whole_step(debug, options, step):
         "aten.tanh if $step == 2",
         "train.py",
         commands=[
+            "set view graph",
             "record step",
             "restart",
             "break @backward",
@@ -289,6 +291,7 @@ for i in range(2):
 def test_history_has_an_evaluation_before_the_first_update(debug, tmp_path):
     (tmp_path / "evaluates.py").write_text(EVALUATION)
     commands = [
+        "set view graph",
         "break aten.sigmoid",
         "break aten.exp",
         "continue",
@@ -305,6 +308,137 @@ def test_history_has_an_evaluation_before_the_first_update(debug, tmp_path):
     assert "evaluates.py:6  h = net(torch.randn(8, 4))" in past
     assert "evaluates.py:7" not in past
     assert past.count("f32[8,4]") >= 2
+
+
+LAYERS = """import torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = torch.nn.Linear(size, size)
+
+    def forward(self, x):
+        h = self.linear(x)
+        return x + torch.tanh(h)
+
+
+def train(model, optimizer, x):
+    for block in model:
+        x = block(x)
+    loss = x.square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+torch.manual_seed(0)
+model = torch.nn.ModuleList(Block(3) for _ in range(2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(2):
+    x = torch.randn(2, 3)
+    loss = train(model, optimizer, x)
+    print("loss", loss.item())
+"""
+
+LINE = {text.strip(): number for number, text in enumerate(LAYERS.splitlines(), 1)}
+FORWARD, CALL, PASS = LINE["h = self.linear(x)"], LINE["x = block(x)"], LINE["loss.backward()"]
+MEAN, TRAIN = LINE["loss = x.square().mean()"], LINE["loss = train(model, optimizer, x)"]
+
+
+@pytest.fixture
+def layers(debug, tmp_path):
+    """Debug a script with two layers, up to a line; return its output after the first stop."""
+    (tmp_path / "layers.py").write_text(LAYERS)
+
+    def run(*commands, line=CALL, options=("--history",)):
+        code, out, err = debug(
+            *options, "layers.py", commands=[f"break layers.py:{line}", "continue", "delete", *commands]
+        )
+        assert code == 0
+        return out.partition("delete\n")[2], err
+
+    return run
+
+
+def heads(out):
+    """Return the calls and lines where the stops with a title are."""
+    return re.findall(r"^in (.*?), layers.py:(\d+)", out, re.MULTILINE)
+
+
+def arrows(out):
+    """Return the lines with the arrow of each stop."""
+    return [int(each) for each in re.findall(r"^[* ]-> +(\d+) ", out, re.MULTILINE)]
+
+
+def test_lines_of_a_running_script_are_stepped_forward_and_back(layers):
+    out, err = layers(*["step"] * 7, "rback", "back", "continue", "quit")
+    assert not err
+    backward = [PASS, MEAN, CALL, LINE["return x + torch.tanh(h)"]]
+    forward = [FORWARD, FORWARD + 1, CALL, FORWARD, FORWARD + 1, MEAN]
+    assert arrows(out)[:7] == [*forward, backward[0]]
+    # From the past, it goes to the place of the script.
+    assert arrows(out)[7:] == [MEAN, CALL, PASS]
+    assert "The script is here" in out
+
+
+def test_next_and_finish_continue_the_script_over_the_end_of_a_step(layers):
+    out, err = layers("next", "next", "next", "next", "finish", "next", "next", "quit")
+    assert not err
+    assert arrows(out) == [CALL, MEAN, PASS, PASS + 1, TRAIN + 1, TRAIN - 1, TRAIN]
+    assert "  loss f32[]" in out
+    assert "loss 0." in out
+
+
+def test_steps_enter_the_backward_pass_of_a_running_script(layers):
+    out, err = layers(*["step"] * 4, "next", "finish", "step", "quit", line=PASS)
+    assert not err
+    assert heads(out)[0] == ("backward of train", str(MEAN))
+    assert ("backward of Block.forward", str(FORWARD + 1)) in heads(out)
+    assert arrows(out)[:3] == [MEAN, CALL, FORWARD + 1]
+    assert heads(out)[-1][0] == "update of 0.linear.weight"
+
+
+def test_names_of_a_running_script_come_first_and_missing_ones_are_refused(layers):
+    out, err = layers("p x", "p loss", "p nothing", "where full", "up", "p x.shape", "quit", line=MEAN)
+    assert "f32[2,3]" in out
+    assert f"#1 <module>, layers.py:{TRAIN}: loss = train(model, optimizer, x)" in out
+    assert "(2, 3)" in out
+    assert "`loss` has no value here" in err
+    assert "there is no value or function `nothing`" in err
+
+
+def test_the_graph_of_a_running_script_can_be_shown_instead_and_both(layers):
+    out, _ = layers("set view graph", "next", "where", "set view split", "nexti", "backi", "quit")
+    assert "step 1, forward, module 0.linear" in out
+    assert f"layers.py:{FORWARD}  h = self.linear(x)" in out
+    assert f" -> {FORWARD + 1}         return x + torch.tanh(h)" in out
+    assert re.search(r"^ >> \d+ +%", out, re.MULTILINE)
+
+
+def test_a_stop_without_history_is_in_the_source_too(layers):
+    out, err = layers("next", "step", "finish", "back", "quit", options=())
+    assert arrows(out) == [CALL, FORWARD, CALL + 1]
+    assert err.count("this stop has only its operator") == 1
+    out, err = layers("next", "next", "step", "next", "quit", line=MEAN, options=())
+    assert arrows(out) == [PASS, PASS + 1, PASS + 1, TRAIN + 1]
+
+
+def test_a_breakpoint_of_a_running_script_has_one_hit_for_each_execution_of_its_line(layers):
+    commands = [f"break {CALL}", *["continue"] * 3, "info breakpoints", "quit"]
+    out, _ = layers(*commands, line=TRAIN - 1)
+    assert arrows(out) == [CALL, CALL, CALL]
+    assert f"source layers.py:{CALL}, hit 3x" in out
+
+
+def test_continue_stops_at_a_line_that_begins_with_the_operator_of_the_present_line(layers):
+    out, _ = layers(f"break {FORWARD}", "continue", "continue", "info breakpoints", "quit")
+    assert arrows(out) == [FORWARD, FORWARD]
+    assert heads(out) == [("Block.forward", str(FORWARD))] * 2
+    assert f"source layers.py:{FORWARD}, hit 2x" in out
+    # Of two lines that begin with one operator, the outer one stops first.
+    out, _ = layers(f"break {CALL}", f"tbreak {FORWARD}", *["continue"] * 3, "quit", line=TRAIN - 1)
+    assert arrows(out) == [CALL, FORWARD, CALL]
 
 
 SCRIPT = """
@@ -357,7 +491,8 @@ def run_python(folder, script, commands):
 
 
 def test_breakpoint_in_a_forward_opens_the_prompt_at_the_next_operator(tmp_path):
-    code, out, err = run_python(tmp_path, SCRIPT, ["p $out[0]", "step", "step", "continue"])
+    commands = ["p $out[0]", "set view graph", "where", "step", "step", "continue"]
+    code, out, err = run_python(tmp_path, SCRIPT, commands)
     assert code == 0, err
     assert "Paused: nncdbg.breakpoint() at script.py:12" in out
     assert "script.py:13  return torch.relu(h) * 2" in out

@@ -26,6 +26,8 @@ class Attached(Debuggee):
         sources = sources_of_running(target, Path.cwd())
         sources.uris = session.client.arguments.path_format == "uri"
         super().__init__(target, session.runner, sources)
+        if session.view == "graph":
+            self.source = None
         self._stops = target.stops
         self.session = session
         self.numbers: set[int] = set()
@@ -132,7 +134,7 @@ class Attached(Debuggee):
                 session.client.say(str(stop.error), "stderr")
             session.state = State.STOPPED
             report_stop(session, stop)
-            session.queue.moving = False
+            session.queue.moving = session.queue.stepping = False
             session.queue.turn.notify_all()
 
     def handle_exit(self, session: Session, leaving: BaseException) -> None:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -70,11 +70,15 @@ _RANKS = (
 
 
 class AttachArguments(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Arguments of an `attach` configuration.  The process itself needs only the token."""
+    """Arguments of an `attach` configuration.  The process itself needs only the token and the view.
+
+    `view` is what the stops of a PyTorch script show: its source, or the statements of its step.
+    """
 
     connect: Connect | None = None
     ranks: Annotated[bool | int | str, msgspec.Meta(description=_RANKS)] = False
     token: str | None = None
+    view: Literal["source", "graph"] = "source"
 
 
 class Relay:
@@ -222,7 +226,9 @@ class Relay:
         self._capabilities = self._response_to(
             far, self._number - 1, "initialize", self._session.client.arguments
         )
-        self._response_to(far, self._number, "attach", AttachArguments(token=self._token))
+        self._response_to(
+            far, self._number, "attach", AttachArguments(token=self._token, view=self._session.view)
+        )
 
     def _response_to(self, far: Connection, number: int, command: str, arguments: Any) -> Message:
         """Return the body of the response to a request of our own."""

@@ -65,6 +65,7 @@ def launch_program(session: Session, arguments: LaunchArguments) -> None:
 @request("attach", when=LIVE | {State.INITIALIZED}, arguments=AttachArguments, title="Attaching")
 def attach(session: Session, arguments: AttachArguments) -> None:
     _begins_once(session)
+    session.view = arguments.view
     if session.attachment is None:
         _attach_elsewhere(session, arguments)
         return

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server import protocol
@@ -18,41 +17,27 @@ if TYPE_CHECKING:
     from nncdbg.target.source import SourceView
 
 
-@dataclass(frozen=True, slots=True)
-class SourceMove:
-    """A move by lines and one by statements, each with its command of the prompt."""
+def line_move(
+    session: Session, command: str, statement: str = "", granularity: str | None = None
+) -> tuple[Verb, str] | None:
+    """Return a move in the source and its command of the prompt; None in the view of the graph.
 
-    line: Callable[[SourceView], Stop]
-    command: str
-    statement: Callable[[SourceView], Stop] | None = None
-    statement_command: str = ""
-
-    def verb(self, session: Session, granularity: str | None) -> tuple[Verb, str] | None:
-        """Return the move and its command; None in the view of the graph."""
-        source = session.program.source
-        if source is None:
-            return None
-        if granularity == "instruction" and self.statement is not None:
-            statement = self.statement
-            return (lambda: _by_line(session, source, statement)), self.statement_command
-        return (lambda: _by_line(session, source, self.line)), self.command
+    `statement` is the command for the granularity `instruction`.
+    """
+    source = session.program.source
+    if source is None:
+        return None
+    name = statement if granularity == "instruction" and statement else command
+    return (lambda: _by_line(session, source, name)), name
 
 
-def _by_line(session: Session, source: SourceView, move: Callable[[SourceView], Stop]) -> Stop:
+def _by_line(session: Session, source: SourceView, command: str) -> Stop:
     """Move; a step back, and one into a call that leaves the program where it is, are steps too."""
     before = session.program.target.stop
-    stop = move(source)
+    stop = source.move(command)
     if not source.arrived or (stop is not before and stop.breakpoints):
         return stop
     return replace(stop, reason="step", breakpoints=(), finding=None, error=None, detail="")
-
-
-NEXT = SourceMove(lambda source: source.next(), "next", lambda source: source.next_statement(), "nexti")
-STEP = SourceMove(lambda source: source.step(), "step", lambda source: source.next_statement(), "nexti")
-FINISH = SourceMove(lambda source: source.finish(), "finish")
-BACK = SourceMove(lambda source: source.back(), "back", lambda source: source.statement_back(), "backi")
-BACK_INTO = SourceMove(lambda source: source.back(into=True), "rback")
-BACK_OUT = SourceMove(lambda source: source.back_out(), "rfinish")
 
 
 def call_frames(session: Session) -> list[protocol.StackFrame]:

@@ -43,6 +43,8 @@ class Loaded:
     """The values of each graph that are read when the graph has ended."""
     aliases: Callable[[], Mapping[str, str]] = dict
     """Returns the names in the user's source at this moment, each with its value's name."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What the targets of one debugger share."""
     _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     _called_with: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     """Name and the dtypes themselves to the code in `_called`: the fastest search."""

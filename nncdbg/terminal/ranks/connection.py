@@ -59,7 +59,7 @@ class RankConnection:
         """Attach to the rank, without breakpoints.  A rank that waits for a client still waits."""
         self.request("initialize", {"adapterID": "nncdbg", "clientID": "nncdbg-ranks"})
         token = Path(self.process.token).read_text(encoding="ascii") if self.process.token else None
-        self.request("attach", {"token": token} if token else {})
+        self.request("attach", {"view": "graph", **({"token": token} if token else {})})
         if not self.waiting:
             self.start()
 

@@ -84,7 +84,7 @@ class LiveBreakpoint:
         return self.kind != "op" or self.target in stop_names(signature_of(overload).name)
 
     def reached(self, operator: Operator, names: Mapping[int, str], calls: Mapping[int, int]) -> bool:
-        """Return whether an operator is the first one at this place.
+        """Return whether an operator is the first one at this place, which is no line.
 
         `names` maps identities to names, `calls` those of modules to the number of their calls so far.
         """
@@ -99,16 +99,16 @@ class LiveBreakpoint:
             there = int(operator.phase == self.target)
         elif self.kind == "module":
             there = self._call_of_module(operator, names, calls)
-        elif self.kind == "module backward":
-            there = self._call_of_derived_module(operator, names, calls)
         else:
-            place = split_source(self.target)
-            assert place is not None
-            file, line = place
-            there = int(any(at == line and _is_file(known, file) for known, at in operator.lines))
+            there = self._call_of_derived_module(operator, names, calls)
         first = there and there != self.inside
         self.inside = there
         return bool(first)
+
+    def is_at(self, file: str, line: int) -> bool:
+        """Return whether this is the breakpoint of a line."""
+        place = split_source(self.target) if self.kind == "source" else None
+        return place is not None and place[1] == line and _is_file(file, place[0])
 
     def _call_of_module(self, operator: Operator, names: Mapping[int, str], calls: Mapping[int, int]) -> int:
         """Return the number of the call of the module that an operator is in; 0 outside of it."""

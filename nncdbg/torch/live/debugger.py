@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.ir.records import Location
+from nncdbg.ir.records import Location, Path
 from nncdbg.target.breakpoint_syntax import parse_place, split_source
+from nncdbg.target.source import LineGoal
 from nncdbg.text.torch_names import WRITE
 from nncdbg.torch.live.mode import LiveMode, LiveStop
 from nncdbg.torch.recorded_step import RecordedStep
@@ -29,15 +29,17 @@ class LiveDebugger(Debugger):
     """
 
     def __init__(self, step: RecordedStep, live: LiveStop, script: LiveMode) -> None:
-        # Its moves are by operators, after the last of which the script runs on.
-        super().__init__(replace(step.program, saved=replace(step.program.saved, trace=None)))
+        super().__init__(step.program)
         self._script = script
-        self.wanted = ""
-        """What the script does next: continue, step, next or finish; empty before a forward command."""
+        self.wanted: str | LineGoal = ""
+        """What the script does next: continue, step, next, finish, or a move by lines; empty before a forward
+        command."""
         self.recorded = step
         self.live = live
         self.location: Location | None = None
         """The source of the statement: in a backward pass, that of the forward operator."""
+        self.operator_at: tuple[Path, int] = (), 0
+        """The block and position of the latest operator."""
         self._go_to_last_operator()
         self.stop = self._run_last_operator(live)
         self.values.convenience["step"] = live.operator.step
@@ -61,7 +63,7 @@ class LiveDebugger(Debugger):
         return self._forward(FINISH, super().step_out)
 
     def run_to_lines(self, lines: Iterable[int]) -> Stop:
-        if self._at_present:
+        if self.at_present:
             raise UsageError(
                 "the script runs on from here, and its program ends here",
                 hint="`tbreak PLACE` and `continue` run it to a place",
@@ -98,7 +100,7 @@ class LiveDebugger(Debugger):
                 self.breakpoints.delete(number)
             self.observers.catch_only(caught)
 
-    def release(self, wanted: str = CONTINUE) -> Stop:
+    def release(self, wanted: str | LineGoal = CONTINUE) -> Stop:
         """Return to the script, also from the past of its step; `wanted` is what it then does."""
         self.wanted = wanted
         self.stop = Stop("end", None, None, None)
@@ -106,10 +108,10 @@ class LiveDebugger(Debugger):
 
     def _forward(self, wanted: str, verb: Callable[[], Stop]) -> Stop:
         """Move through the past by `verb`, at most to the present; from there, return to the script."""
-        return self.release(wanted) if self._at_present else self._within_past(verb())
+        return self.release(wanted) if self.at_present else self._within_past(verb())
 
     @property
-    def _at_present(self) -> bool:
+    def at_present(self) -> bool:
         """Whether the next statement is one that the script has not run yet."""
         return self.ended or (
             self.timeline.tick >= self.present and self.control.stack[-1].code.formula is None
@@ -117,8 +119,10 @@ class LiveDebugger(Debugger):
 
     def _within_past(self, stop: Stop) -> Stop:
         """Return a stop, or that of the present if it is later."""
-        if not self.ended and self.timeline.tick <= self.present:
-            return stop
+        return stop if not self.ended and self.timeline.tick <= self.present else self.go_to_present()
+
+    def go_to_present(self) -> Stop:
+        """Go to the place of the script."""
         self.control.go_to(self.present)
         here = self.control.here("goto")
         self.stop = Stop(here.reason, here.frame, here.node, here.line, "the script is here")
@@ -142,6 +146,7 @@ class LiveDebugger(Debugger):
         """Execute the last operator, and return the stop that shows its results."""
         frame = self.control.stack[-1]
         pc = frame.pc
+        self.operator_at = frame.code.path, pc
         if live.reason == "exception":
             self.catch("nan", "inf")
         stop = self.control.step_over()

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
+from typing import Any, TypeAlias
 
 import torch
 
@@ -22,12 +23,19 @@ from nncdbg.expression import Expression, condition
 from nncdbg.text.torch_names import OF_TORCH
 from nncdbg.torch.finiteness import is_finite
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of
+from nncdbg.torch.live.lines import LiveLines
 from nncdbg.torch.live.operators import Operator, OperatorScope
 from nncdbg.torch.recording import UNSEEN, Recorder
 from nncdbg.torch.sharded_tensors import PLAIN, wrapping
 
 Goal = Callable[[Operator], bool]
 """Whether a step ends at an operator."""
+
+LineReached = Callable[[], int | None]
+"""At which line of the stack a move ends at the latest operator; None if it does not."""
+
+Due: TypeAlias = "tuple[LiveBreakpoint, str]"
+"""A breakpoint that stops the script, and what to add to its description."""
 
 
 @dataclass(slots=True)
@@ -40,6 +48,9 @@ class LiveStop:
     detail: str = ""
     breakpoints: tuple[int, ...] = ()
     """The numbers of the breakpoints that stop it."""
+    depth: int | None = None
+    """The place in the stack of lines, from the outermost, of the line at whose beginning it stops; None if
+    it stops at the operator."""
 
 
 @dataclass(slots=True)
@@ -77,6 +88,10 @@ class LiveMode(DispatchMode):
         """The number of calls of each module, by identity, once a breakpoint needs it."""
         self.goal: Goal | None = None
         """Where the step that the user requested ends."""
+        self.line_goal: LineReached | None = None
+        """Where the move by lines that the user requested ends."""
+        self.lines: LiveLines | None = None
+        """The lines of the user, if breakpoints or a move need them."""
         self.pausing = ""
         """Why the next operator stops the script; empty if it does not."""
         self.recorder: Recorder | None = None
@@ -114,14 +129,35 @@ class LiveMode(DispatchMode):
     @property
     def _needs_all(self) -> bool:
         """Whether operators are recorded, or may stop the script although they make no NaN and no Inf."""
-        stops = any(each.enabled for each in self.breakpoints) or self.goal is not None or self.pausing
+        stops = any(each.enabled for each in self.breakpoints) or self._moves or self.pausing
         return bool(stops) or self.recorder is not None
+
+    @property
+    def _moves(self) -> bool:
+        """Whether the script runs to the end of a step or a move by lines."""
+        return self.goal is not None or self.line_goal is not None
 
     def changed(self) -> None:
         """Use breakpoints and catches that were changed."""
         self._plans.clear()
         active = [each for each in self.breakpoints if each.enabled]
         self._everywhere = tuple(each for each in active if each.kind != "op")
+        if any(each.kind == "source" for each in active):
+            self.follow_lines()
+        elif self.line_goal is None:
+            self.leave_lines(None)
+
+    def follow_lines(self) -> LiveLines:
+        """Follow the lines of the user from now on."""
+        if self.lines is None:
+            self.lines = LiveLines(lambda: self.recorder, self._named)
+        return self.lines
+
+    def leave_lines(self, frame: FrameType | None) -> None:
+        """Follow the lines of the user no more; `frame` is the innermost frame."""
+        if self.lines is not None:
+            self.lines.close(frame)
+            self.lines = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -137,7 +173,9 @@ class LiveMode(DispatchMode):
             plan = self._plans[func]
         except KeyError:
             plan = self._plan(func)
-        if (plan is None and self.goal is None and not self.pausing) or self.asleep:
+        if (
+            plan is None and self.goal is None and self.line_goal is None and not self.pausing
+        ) or self.asleep:
             if self.recorder is not None or func in self._entered:
                 return self._run(func, types, args, kwargs or {})
             return func(*args, **kwargs) if kwargs else func(*args)
@@ -156,13 +194,15 @@ class LiveMode(DispatchMode):
         if self._seen_bad and checked and plan is not None and plan.signature.written:
             spoiled = not _all_finite(written_tensors(plan.signature, args, kwargs))
         self._explained = False
+        events = self.recorder.events if self.recorder is not None else ()
+        count = len(events)
         result = self._run(func, types, args, kwargs)
         if self._explained:  # by an operator inside
             checked = False
         points = plan.breakpoints if plan is not None else ()
         suspected = checked and plan is not None and not spoiled and self._is_bad(plan, args, kwargs, result)
         self._seen_bad |= suspected
-        if points or suspected or self.goal is not None or self.pausing:
+        if points or suspected or self._moves or self.pausing:
             operator = Operator(
                 plan.signature if plan is not None else signature_of(func),
                 args,
@@ -173,7 +213,12 @@ class LiveMode(DispatchMode):
                 self.optimizing > 0,
             )
             with without_dispatch():
-                self._judge(operator, points, suspected)
+                lines = self.lines
+                if func.namespace in UNSEEN or (events and len(events) == count):
+                    lines = None  # It is no statement of the step.
+                if lines is not None:
+                    lines.at(operator)
+                self._judge(operator, points, suspected, lines)
         return result
 
     def _run(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -211,33 +256,73 @@ class LiveMode(DispatchMode):
 
     # -- stops -----------------------------------------------------------------------------
 
-    def _judge(self, operator: Operator, points: Sequence[LiveBreakpoint], suspected: bool) -> None:
+    def _judge(
+        self,
+        operator: Operator,
+        points: Sequence[LiveBreakpoint],
+        suspected: bool,
+        lines: LiveLines | None,
+    ) -> None:
         """Stop if a breakpoint, a catch, a step or a pause is due."""
-        due = [(each, why) for each in points if (why := self._due(each, operator)) is not None]
+        due = [
+            (each, why)
+            for each in points
+            if each.kind != "source"
+            and each.reached(operator, self.names, self.calls)
+            and (why := self._due(each, operator)) is not None
+        ]
+        depth, at_line = self._due_at_lines(points, operator, lines)
+        due += at_line
         caught = self._caught(operator) if suspected else ""
         stop = None
         if caught:
             stop = LiveStop(operator, "exception", caught)
         elif due:
-            words = "; ".join(f"breakpoint {each.number}, {each}{why}" for each, why in due)
-            stop = LiveStop(operator, "breakpoint", words, tuple(each.number for each, _ in due))
+            stop = LiveStop(operator, "breakpoint", *stop_words(due), depth=depth)
         elif self.pausing:
             stop = LiveStop(operator, "pause", self.pausing)
         elif self.goal is not None and self.goal(operator):
             stop = LiveStop(operator, "step")
+        elif lines is not None and self.line_goal is not None and (end := self.line_goal()) is not None:
+            stop = LiveStop(operator, "step", depth=end if end < len(lines.stack) else None)
         if stop is None:
             return
-        if any(each.temporary for each, _ in due):
-            gone = {each.number for each, _ in due if each.temporary}
-            self.breakpoints = [each for each in self.breakpoints if each.number not in gone]
-            self.changed()
-        self.goal, self.pausing = None, ""
+        self._remove_temporary(due)
+        self.goal, self.line_goal, self.pausing = None, None, ""
         self._stopped(stop)
 
+    def _due_at_lines(
+        self, points: Sequence[LiveBreakpoint], operator: Operator, lines: LiveLines | None
+    ) -> tuple[int | None, list[Due]]:
+        """Return the outermost line that begins at an operator with breakpoints that are due, and these.
+
+        The line is given by its place in the stack.  Those of lines inside of it are counted later.
+        """
+        at_lines = [each for each in points if each.kind == "source"]
+        stack, begun = (lines.stack, lines.begun) if lines is not None and at_lines else ((), 0)
+        for depth in range(begun, len(stack)):
+            line = stack[depth]
+            there = [each for each in at_lines if not line.derives and each.is_at(line.file, line.line)]
+            due = [(each, why) for each in there if (why := self._due(each, operator)) is not None]
+            if due:
+                return depth, due
+        return None, []
+
+    def due_at(self, numbers: Container[int], operator: Operator) -> list[Due]:
+        """Count breakpoints of a line that begins at an operator, and return those that stop there."""
+        there = [each for each in self.breakpoints if each.number in numbers and each.enabled]
+        due = [(each, why) for each in there if (why := self._due(each, operator)) is not None]
+        self._remove_temporary(due)
+        return due
+
+    def _remove_temporary(self, due: Sequence[Due]) -> None:
+        gone = {each.number for each, _ in due if each.temporary}
+        if gone:
+            self.breakpoints = [each for each in self.breakpoints if each.number not in gone]
+            self.changed()
+
     def _due(self, found: LiveBreakpoint, operator: Operator) -> str | None:
-        """Return None if a breakpoint does not stop here, otherwise what to add to its description."""
-        if not found.reached(operator, self.names, self.calls):
-            return None
+        """Return None if a breakpoint that is reached does not stop, otherwise what its description lacks."""
         true, failure = holds(found, operator, self._named())
         if not true:
             return None
@@ -274,6 +359,12 @@ class LiveMode(DispatchMode):
             words = f"{operator.signature.name} produced {name} from operands without {name}"
             return f"catch {kind}: {words}{detail}"
         return ""
+
+
+def stop_words(due: Sequence[Due]) -> tuple[str, tuple[int, ...]]:
+    """Return the description of a stop at breakpoints, and their numbers."""
+    words = "; ".join(f"breakpoint {each.number}, {each}{why}" for each, why in due)
+    return words, tuple(each.number for each, _ in due)
 
 
 _FLOATS = frozenset(dtype for dtype, name in DTYPES.items() if name in FLOATS)

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from nncdbg.engine.debugger import Debugger
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Program
+from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.target.program import ProgramTarget
 from nncdbg.target.records import Place, Stop
+from nncdbg.target.source import SourceView
 from nncdbg.target.stops import Stops
 from nncdbg.text.torch_names import named_place
 from nncdbg.torch.live.debugger import LiveDebugger
+from nncdbg.torch.live.source import LiveSource
 from nncdbg.torch.live.stops import ScriptStops
 from nncdbg.torch.live.training import LiveTraining
 
@@ -27,9 +30,13 @@ class ScriptTarget(ProgramTarget):
         self._training, self._live = training, debugger
         super().__init__(_nothing_yet() if debugger is None else debugger)
 
+    def _source_view(self, trace: SourceTrace) -> SourceView | None:
+        live = self._live
+        return LiveSource(self, trace, live) if live is not None and trace.statements else None
+
     @property
     def stops(self) -> Stops:  # type: ignore[override]
-        return ScriptStops(self._training)
+        return ScriptStops(self._training, self._live)
 
     @property
     def stopped(self) -> bool:
@@ -45,6 +52,12 @@ class ScriptTarget(ProgramTarget):
     def step(self) -> int:
         """The step of the training at the stop; 0 before the script has started."""
         return self._live.live.operator.step if self._live is not None else 0
+
+    @property
+    def phase(self) -> str:
+        """The step and the phase of the training at the stop: `step 4, backward`."""
+        live = self._live
+        return "" if live is None else f"step {self.step}, {live.live.operator.phase}"
 
     def release(self) -> Stop:
         """Let the script continue."""

@@ -23,10 +23,12 @@ from nncdbg.engine.ops.aten.internals import (
 from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.presentation.screen import Screen
 from nncdbg.stats import prepare
+from nncdbg.target.source import LineGoal
 from nncdbg.torch.guard_findings import ERROR, RESULTS, GuardTrip
 from nncdbg.torch.hooks import leave_forks, on_compiled_call, on_module_calls, on_updates
 from nncdbg.torch.live.breakpoints import KINDS, LiveBreakpoint
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
+from nncdbg.torch.live.lines import reaches
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
 from nncdbg.torch.module_states import ModuleStates, named_states
@@ -46,6 +48,7 @@ from nncdbg.torch.named_models import (
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Recorder
 from nncdbg.torch.script import on_module_call
+from nncdbg.torch.source_frames import NO_BACKWARD
 from nncdbg.torch.source_lines import calling_modules, compiled_calls
 from nncdbg.torch.step_recording import recording_with, step_so_far
 from nncdbg.torch.step_state import RandomState
@@ -102,6 +105,8 @@ class LiveTraining:
         self._in_mode = False
         self.last_number = 0
         """The number of the latest breakpoint."""
+        self.recordings = 0
+        """How often a history has begun."""
         self.stops = 0
         """How often the script has stopped."""
         self.stop: LiveStop | None = None
@@ -328,6 +333,7 @@ class LiveTraining:
         if not self.here:
             return
         self._recording.close()
+        self.recordings += 1
         self.mode.recorder = None
         self._counted = self._evaluations = self._evaluated = 0
         self._trains = self._has_forgotten = False
@@ -428,11 +434,25 @@ class LiveTraining:
                 return
             self._say_limits(debugger)
             self._hold(debugger)
-            self.mode.goal = _goal(debugger.wanted, stop.operator)
+            self._follow(debugger.wanted, stop.operator)
         finally:
             random.restore()
             self.stop = None
             self.mode.asleep = self._records_step
+
+    def _follow(self, wanted: str | LineGoal, operator: Operator) -> None:
+        """Let the script run on from an operator as the user wants."""
+        mode = self.mode
+        if not isinstance(wanted, LineGoal):
+            mode.goal = _goal(wanted, operator)
+        needed = mode.lines is not None or isinstance(wanted, LineGoal)
+        if needed and not (mode.lines is not None and mode.lines.stack):
+            # The lines where the script is have begun already.
+            mode.follow_lines().at(operator)
+        if isinstance(wanted, LineGoal):
+            mode.line_goal = reaches(wanted, mode.follow_lines())
+        elif all(each.kind != "source" or not each.enabled for each in mode.breakpoints):
+            mode.leave_lines(operator.frame)
 
     def _say_limits(self, debugger: LiveDebugger) -> None:
         """Say what a stop cannot show; the same note once."""
@@ -464,9 +484,17 @@ class LiveTraining:
                 recorder.enter_module(name or "")
             for name, tensor in self._named().items():
                 recorder.label(tensor, name)
+            visit = None
+            if operator.frame is not None:
+                recorder.source.begin(operator.frame)
+                if self.mode.lines is not None:
+                    recorder.source.callers = self.mode.lines.begun
+                visit = recorder.source.at(operator.frame, 0, NO_BACKWARD)
+                recorder.source.close(operator.frame)
             recorder.add_finished(
                 operator.signature.overload, operator.args, operator.kwargs, operator.result, operator.lines
             )
+            recorder.events[-1].visit = visit
         # `_say_limits` reports compiled functions.
         return step_so_far(recorder, self._models, self._optimizers, compiled_calls())
 
