@@ -52,10 +52,10 @@ def model(file, *, scoped=True):
         ]
         value = total
     nodes.append((helper.make_node("Neg", [value], ["y"]), (NEGATE,), None))
-    for node, lines, number in nodes:
+    for node, lines, block in nodes:
         node.metadata_props.add(key="pkg.torch.onnx.stack_trace", value=trace(file, *lines))
-        if scoped and number is not None:
-            scopes = f"['', 'blocks.{number}', '{node.output[0]}']"
+        if scoped and block is not None:
+            scopes = f"['', 'blocks.{block}', '{node.output[0]}']"
             node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
     given, returned = (
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")
