@@ -130,6 +130,21 @@ def forked_processes() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def forked_workers() -> Iterator[None]:
+    """Let the workers of Dask be forks of a process that has imported Dask and nncdbg."""
+    import dask
+    from distributed.utils import get_mp_context
+
+    if os.environ[QUARTER] == "all":
+        yield
+        return
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        modules = ["distributed", "nncdbg.nan_watch.corpus", "nncdbg.opening.diff_corpus"]
+        get_mp_context().set_forkserver_preload(modules)
+        yield
+
+
 @pytest.fixture
 def started_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the processes of a test start as those of a user, although others of its file are forks."""

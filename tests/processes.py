@@ -6,6 +6,8 @@ usual.  So do all in a run of all nightly tests: there each process imports what
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -16,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -25,10 +28,16 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 IMPORTED = (
+    "onnx.reference",
     "torch._dynamo",  # each optimizer imports it
     "torch.distributed.run",
+    "nncdbg.commands.familiar",
     "nncdbg.dap_server.session",
+    "nncdbg.engine.backends.torch",
+    "nncdbg.engine.diagnosis.diagnosing",
+    "nncdbg.nan_watch.commands.watch",
     "nncdbg.nan_watch.commands.watch_script",
+    "nncdbg.opening.journal.recording",
     "nncdbg.stats.compiled",
     "nncdbg.terminal.live_prompt",
     "nncdbg.terminal.main",
@@ -41,6 +50,12 @@ IMPORTED = (
 
 LARGEST = 100_000
 """Bytes of the largest request: the command with its environment."""
+
+MOST = 16
+"""Descriptors of the largest request: three streams, the status, and those that the command inherits."""
+
+HIGH = 500
+"""The least number of the descriptors of this file: an inherited one keeps its number, which is lower."""
 
 HIDDEN = (__file__, runpy.run_module.__code__.co_filename)
 """The files whose frames a traceback of a fork does not show."""
@@ -57,7 +72,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
     def _execute_child(self, args: Any, *options: Any) -> None:
         executable, preexec_fn, _, pass_fds, cwd, env, _, _, shell, *rest = options
         words = [] if shell or isinstance(args, str | bytes) else [*map(os.fspath, args)]
-        if executable or preexec_fn or pass_fds or not _is_forked(words):
+        if executable or preexec_fn or not _is_forked(words):
             super()._execute_child(args, *options)  # type: ignore[misc]
             return
         ends, new_session = rest[:6], rest[11]
@@ -67,15 +82,17 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             "environment": dict(os.environ if env is None else env),
             "new session": new_session,
             "parent": os.getpid(),
+            "inherited": [*pass_fds],
         }
         streams = [end if end != -1 else number for number, end in enumerate((ends[0], ends[3], ends[5]))]
         self._status, other = socket.socketpair()
         assert _forking is not None, "call `prepare` before"
         with other:
-            socket.send_fds(_forking, [json.dumps(request).encode()], [*streams, other.fileno()])
+            socket.send_fds(_forking, [json.dumps(request).encode()], [*streams, other.fileno(), *pass_fds])
         self.pid = int.from_bytes(self._status.recv(4), "little")
         assert self.pid, "the process that forks has ended"
         self._child_created = True
+        _started.append(self.pid)
         self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
 
     def _try_wait(self, flags: int) -> tuple[int, int]:
@@ -97,6 +114,15 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             finally:
                 self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
+
+
+_started: list[int] = []
+"""The numbers of all forks of this process."""
+
+
+def alive() -> list[int]:
+    """Return the numbers of the forks of this process that have not ended."""
+    return [number for number in _started if Path(f"/proc/{number}").exists()]
 
 
 def _is_forked(words: list[str]) -> bool:
@@ -121,6 +147,8 @@ def prepare() -> None:
             subprocess.Popen(
                 [sys.executable, "-c", line],
                 cwd=ROOT,
+                # Forks with little memory must not find that of the thread that compiled the kernels.
+                env={**os.environ, "MALLOC_ARENA_MAX": "1"},
                 pass_fds=[other.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
@@ -133,18 +161,18 @@ def prepare() -> None:
 def serve(number: int) -> None:
     """Fork a process for each request of the connection with this descriptor, and for those of the forks."""
     global _forking
-    connection = socket.socket(fileno=number)
-    connection.set_inheritable(False)
-    _forking, of_forks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection = _high(socket.socket(fileno=number))
+    _forking, of_forks = map(_high, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     subprocess.Popen = Popen  # type: ignore[misc]
     for name in IMPORTED:
         importlib.import_module(name)
+    sys.modules["nncdbg.stats"].prepare(wait=True)  # the forks have its kernels too
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the parents of the forks
     while True:
         ready, _, _ = select([connection, of_forks], [], [])
-        data, descriptors, _, _ = socket.recv_fds(ready[0], LARGEST, 4)
+        data, descriptors, _, _ = socket.recv_fds(ready[0], LARGEST, MOST)
         if not data:
             return
         if os.fork() == 0:
@@ -153,20 +181,29 @@ def serve(number: int) -> None:
             if _report(descriptors):
                 _become(json.loads(data), descriptors)
                 return
-        for each in descriptors:
-            os.close(each)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _high(low: socket.socket) -> socket.socket:
+    """Return a connection under a number that no inherited descriptor has."""
+    with low:
+        return socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH))
 
 
 def _report(descriptors: list[int]) -> bool:
-    """Fork, and return True in the child; report its number and its status to the process that waits."""
+    """Fork, and return True in the child; report its number and its status to the process that waits.
+
+    The fourth descriptor is that of the connection to it, which the child does not have.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
-    *streams, status = descriptors
+    status = descriptors.pop(3)
     if child == 0:
         os.close(status)
         return True
-    for each in streams:
-        os.close(each)
+    for descriptor in descriptors:
+        os.close(descriptor)
     os.write(status, child.to_bytes(4, "little"))
     code = os.waitpid(child, 0)[1]
     with suppress(BrokenPipeError):
@@ -176,9 +213,12 @@ def _report(descriptors: list[int]) -> bool:
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     """Run the command of a request in this process, which ends as it does under Python."""
-    for number, each in enumerate(descriptors[:3]):
-        os.dup2(each, number)
-        os.close(each)
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for descriptor, number in zip(moved, [0, 1, 2, *request["inherited"]], strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     if request["new session"]:
         os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -206,22 +246,51 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.path[1:1] = filter(None, more)
     main = vars(sys.modules["__main__"])
     del main["serve"]
+    code: object = 0
     try:
-        if kind == "-m":
-            sys.path[0], sys.argv = request["folder"], ["-m", *arguments[1:]]
-            if not hasattr(sys.modules.get(arguments[0]), "__path__"):
-                sys.modules.pop(arguments[0], None)  # it is `__main__`
-            runpy._run_module_as_main(arguments[0])  # type: ignore[attr-defined]
-        elif kind == "-c":
-            sys.path[0], sys.argv = "", ["-c", *arguments[1:]]
-            exec(compile(arguments[0], "<string>", "exec"), main)
-        else:
-            sys.path[0], sys.argv = os.path.dirname(os.path.realpath(kind)), [kind, *arguments]
-            main["__file__"] = kind
-            exec(compile(Path(kind).read_bytes(), kind, "exec"), main)
+        _run(kind, arguments, request["folder"], main)
+    except SystemExit as end:
+        code = end.code
     except Exception as error:  # noqa: BLE001  printed without the frames of this file
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename in HIDDEN:
             frames = frames.tb_next
-        sys.excepthook(type(error), error.with_traceback(frames), frames)
-        raise SystemExit(1) from None
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error.with_traceback(frames), frames
+        sys.excepthook(type(error), error, frames)
+        code = 1
+    _end(code, main)
+
+
+def _run(kind: str, arguments: list[str], folder: str, main: dict[str, Any]) -> None:
+    """Run a module, code or a script in the module `__main__`."""
+    if kind == "-m":
+        sys.path[0], sys.argv = folder, ["-m", *arguments[1:]]
+        if not hasattr(sys.modules.get(arguments[0]), "__path__"):
+            sys.modules.pop(arguments[0], None)  # it is `__main__`
+        runpy._run_module_as_main(arguments[0])  # type: ignore[attr-defined]
+    elif kind == "-c":
+        sys.path[0], sys.argv = "", ["-c", *arguments[1:]]
+        exec(compile(arguments[0], "<string>", "exec"), main)
+    else:
+        sys.path[0], sys.argv = os.path.dirname(os.path.realpath(kind)), [kind, *arguments]
+        main["__file__"] = kind
+        exec(compile(Path(kind).read_bytes(), kind, "exec"), main)
+
+
+def _end(code: object, main: dict[str, Any]) -> None:
+    """End as Python does, except that imported modules are not torn down: that takes a quarter of a second.
+
+    Python prints a status that is not a number, and reports an output that cannot be written.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    main.clear()
+    gc.collect()
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # type: ignore[arg-type]
+    if code is None or isinstance(code, int):
+        os._exit((code or 0) & 0xFF)
+    sys.exit(code)  # type: ignore[arg-type]

@@ -210,7 +210,7 @@ def test_a_command_that_fails_raises(commands: str, message: str) -> None:
 def test_reduce_writes_a_bundle_with_the_finding(tmp_path: Path) -> None:
     program = nncdbg.parse(TEXT.replace("%h: f32[4] = Log(%x)", "%z = Neg(%x)\n  %h: f32[4] = Log(%x)"))
     reduced = nncdbg.reduce(program, {"x": [-1.0, 1.0, 2.0, 3.0]}, folder=tmp_path / "repro", fail_on="nan")
-    assert (reduced.finding.kind, reduced.finding.statement) == ("nan", "%h: f32[1] = Log(%x)")
+    assert (reduced.finding.kind, reduced.finding.statement) == ("nan", "%h = Log(%x) : f32[1]")
     assert "Neg" not in str(reduced.program)
     assert "Log" in str(reduced.program)
     assert [*reduced.inputs] == ["x"]
@@ -230,7 +230,7 @@ def test_bisect_reports_the_statements_that_must_keep_their_types() -> None:
     report = nncdbg.bisect(nncdbg.parse(text), {"x": [1.0, 5.0, 12.0, 20.0]})
     assert {each.site.op for each in report.kept} == {"Exp", "Log"}
     assert str(report).startswith("2 of 2 statements must keep their types; all others run in f16:\n")
-    assert "%h: f32[4] = Exp(%x)" in str(report)
+    assert "%h = Exp(%x) : f32[4]" in str(report)
     np.testing.assert_allclose(
         nncdbg.run(report.program, {"x": [1.0, 5.0, 12.0, 20.0]})["y"], [1, 5, 12, 20], 1e-6
     )
@@ -302,7 +302,7 @@ def test_an_argument_of_a_wrong_type_raises_an_nncdbg_error() -> None:
 
 def test_a_finding_contains_its_statement() -> None:
     report = nncdbg.watch(nncdbg.parse(TEXT), {"x": [-1.0, 1.0, 2.0, 3.0]})
-    assert [each.statement for each in report.findings if each.first] == ["%h: f32[4] = Log(%x)"]
+    assert [each.statement for each in report.findings if each.first] == ["%h = Log(%x) : f32[4]"]
 
 
 def test_a_report_lists_the_innermost_call_first() -> None:

@@ -23,7 +23,10 @@ def display(session: CommandSession, text: str) -> None:
     if not text:
         session.show_displays()
         return
-    session.target.scope().read(text)
+    source = session.target.source
+    session.target.scope().read(text, () if source is None else source.order.trace.bound)
+    if "%." in text:  # At later stops, the name below the module is that of another value.
+        text = session.listing().in_full(text, session.here())
     number = max(session.displays, default=0) + 1
     session.displays[number] = text
     session.show_displays([number])

@@ -139,7 +139,8 @@ def _show(session: CommandSession, lines: Sequence[int]) -> None:
     if times:
         session.screen.put_line(Text(TITLE, "dim"))
     width, names = session.screen.line_layout.width, session.screen.names
-    for line in window(frame.listing, lines, marks, width, names, times):
+    hidden = session.screen.hidden_lines(frame.listing)
+    for line in window(frame.listing, lines, marks, width, names, times, hidden=hidden):
         session.screen.put_line(line)
     session.listed = lines[-1]
 

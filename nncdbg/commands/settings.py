@@ -36,6 +36,10 @@ def _write_names(session: CommandSession, value: str) -> None:
     session.screen.full_names = {"short": False, "full": True}[value]
 
 
+def _write_unread_views(session: CommandSession, value: str) -> None:
+    session.screen.hides_unread_views = {"show": False, "hide": True}[value]
+
+
 def _write_pager(session: CommandSession, value: str) -> None:
     session.screen.pager = {"off": False, "on": True}[value]
 
@@ -99,6 +103,12 @@ SETTINGS = {
         "Print the commands of a script before their output.",
         lambda session: "on" if session.echoes else "off",
         _write_echo,
+    ),
+    "unread-views": PromptSetting(
+        "show or hide",
+        "Statements that only view memory, such as aten.detach, and whose results nothing reads.",
+        lambda session: "hide" if session.screen.hides_unread_views else "show",
+        _write_unread_views,
     ),
     "view": PromptSetting(
         "source, graph or split",

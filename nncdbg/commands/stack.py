@@ -218,5 +218,6 @@ def _show_frame(session: CommandSession, chosen: int) -> None:
         marks_of(session.target, chosen),
         session.screen.line_layout.width,
         session.screen.names,
+        hidden=session.screen.hidden_lines(frame.listing),
     ):
         session.screen.put_line(line)

@@ -89,7 +89,8 @@ def watch(session: CommandSession, text: str) -> None:
 
       watch %h                       watch %h if max(%h) > 100
       watch %h[0, 3]                 watch max(%h) > 1
-    `watch` also stops at the first value of the expression, unless this value is false.
+    `watch` also stops at the first value of the expression, unless this value is false.  In a recorded step,
+    `watch h` and `watch h.mean()` stop where a line of the current function has bound `h`, in each call.
     """
     expression, when, hits = split_watched(needs("watch", text))
     if expression.isdecimal():

@@ -213,20 +213,26 @@ class Debuggee:
         if self.no_debug:
             return self.target.run(heed=False)
         stops = self.target.stops
-        if not stops.stop_at_first(stops.numbers()):
+        if not stops.stop_at(stops.numbers()):
             self.recorder.departs("continue")
             return self.target.run()
         self.recorder.shown(self.target.stop)
         return self.target.stop
 
     def move(
-        self, session: Session, verb: Verb, command: str | None = None, *, unasked: bool = False
+        self,
+        session: Session,
+        verb: Verb,
+        command: str | None = None,
+        *,
+        unasked: bool = False,
+        step: bool = False,
     ) -> None:
         """Answer the current request, then move the program by `verb` and report the stop.
 
         `command` is the equal command of the prompt, for a recording; `GOTO` for the one that goes to the
         place of the stop, None if the commands are recorded elsewhere.  `unasked`: also send `continued`, as
-        the request alone does not imply it to the client.
+        the request alone does not imply it to the client.  `step`: further moves wait for the stop.
         """
 
         def begin() -> None:
@@ -234,16 +240,16 @@ class Debuggee:
                 report_continued(session)
             self.runner.post(lambda: self._perform(session, verb, command))
 
-        self.set_off(session)
+        self.set_off(session, step=step)
         session.defer(begin)
 
-    def set_off(self, session: Session) -> None:
+    def set_off(self, session: Session, *, step: bool = False) -> None:
         """Mark the program as moving.
 
         This happens before the answer, so that a `pause` that follows immediately is not lost.
         """
         with session.queue.turn:
-            session.queue.moving = True
+            session.queue.moving, session.queue.stepping = True, step
             session.state = State.RUNNING
             if session.queue.waiting:
                 self.target.between_statements(session.serve_waiting)
@@ -294,7 +300,7 @@ class Debuggee:
             if session.state is not State.ENDED:
                 self._report_arrival(session, stop)
             self.target.pause(on=False)
-            session.queue.moving = False
+            session.queue.moving = session.queue.stepping = False
             session.queue.turn.notify_all()
 
     def _report_arrival(self, session: Session, stop: Stop) -> None:
@@ -352,6 +358,7 @@ class Debuggee:
         with session.queue.turn:
             if session.state is not State.ENDED:
                 started, session.state = session.state is not State.CONFIGURING, State.ENDED
+                session.skip_moves()
                 report_end(session, exit_code, started=started)
 
     def abandoned(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nncdbg.dap_server.messages import Request
 from nncdbg.dap_server.registry import HANDLERS
@@ -58,29 +58,28 @@ class Backlog:
     def _full(self, size: int) -> bool:
         return len(self._requests) >= MOST or (bool(self._requests) and self._bytes + size > MOST_BYTES)
 
-    def popleft(self) -> Request:
-        """Remove and return the oldest request."""
-        request = self._requests.popleft()
-        self._bytes -= len(request.arguments or b"")
-        self._taken += 1
-        self._turn.notify_all()
-        return request
-
-    def take(self, number: int) -> Request | None:
-        """Remove and return the request with this number; None if it does not wait."""
-        request = next((each for each in self._requests if each.seq == number), None)
-        if request is not None:
-            self._requests.remove(request)
-            self._bytes -= len(request.arguments or b"")
-            self._taken += 1
-            self._turn.notify_all()
-        return request
+    def take(self, wanted: Callable[[Request], bool]) -> Request | None:
+        """Remove and return the oldest request that is `wanted`; None if there is none."""
+        for index, request in enumerate(self._requests):
+            if wanted(request):
+                del self._requests[index]
+                self._bytes -= len(request.arguments or b"")
+                self._taken += 1
+                self._turn.notify_all()
+                return request
+        return None
 
     def clear(self) -> None:
         self._requests.clear()
         self._bytes = 0
         self._taken += 1
         self._turn.notify_all()
+
+
+def moves(request: Request) -> bool:
+    """Return whether a request moves the program."""
+    handler = HANDLERS.get(request.command)
+    return handler is not None and handler.moves
 
 
 class Cancelled(NncdbgError):
@@ -98,6 +97,8 @@ class RequestQueue:
         self.waiting = Backlog(self.turn)
         self.moving = False
         """Whether the program moves."""
+        self.stepping = False
+        """Whether it makes a step: requests that move it wait for the next stop, as keys are faster."""
         self.reading = False
         self.serving = False
         self.closing = False
@@ -107,19 +108,23 @@ class RequestQueue:
 
     def due(self) -> bool:
         """Return whether a free thread must serve a request now."""
-        return bool(self.waiting) and not self.moving and not self.serving
+        return any(map(self._fits, self.waiting)) and not self.moving and not self.serving
+
+    def _fits(self, request: Request) -> bool:
+        return not (self.stepping and moves(request))
 
     def next_due(self) -> Request | None:
         """Take the request that is due, if one is; the caller is the server then."""
         if not self.due():
             return None
         self.serving = True
-        return self.take()
+        return self._take()
 
-    def take(self) -> Request:
+    def _take(self) -> Request | None:
         """Take the next request; from then on, without a gap, `cancel` finds it as the current one."""
-        self.at_hand = self.waiting.popleft()
-        return self.at_hand
+        request = self.waiting.take(self._fits)
+        self.at_hand = request or self.at_hand
+        return request
 
     def cancel_reads(self) -> None:
         """Cancel requests that read values of the place that the program leaves."""
@@ -133,7 +138,13 @@ class RequestQueue:
     def take_waiting(self) -> Request | None:
         """Take the next request, whether the program moves or not; None if none waits."""
         with self.turn:
-            return self.take() if self.waiting and not self.closing else None
+            return None if self.closing else self._take()
+
+    def take_moves(self) -> Iterator[Request]:
+        """Take the waiting requests that move the program."""
+        with self.turn:
+            while (request := self.waiting.take(moves)) is not None:
+                yield request
 
     def put_down(self, request: Request) -> None:
         """Note that a request is served; another thread may have taken the next one by now."""
@@ -152,7 +163,7 @@ class RequestQueue:
     def cancel(self, number: int) -> Request | None:
         """Cancel a request; return it if it was waiting, and so has no response yet."""
         with self.turn:
-            waiting = self.waiting.take(number)
+            waiting = self.waiting.take(lambda request: request.seq == number)
             if waiting is None and self.at_hand is not None and self.at_hand.seq == number:
                 self.at_hand.cancelled = True
         return waiting

@@ -234,6 +234,11 @@ class Session:
             finally:
                 self.queue.put_down(request)
 
+    def skip_moves(self) -> None:
+        """Answer the steps that wait for the end of another one: the program does not make them."""
+        for request in self.queue.take_moves():
+            self._respond(request, body={})
+
     def _handle(self, request: Request) -> None:
         handler = HANDLERS.get(request.command)
         if handler is None:

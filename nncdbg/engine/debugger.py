@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.backends.kernel_choice import KernelChoice
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.effects import inputs_like_states
 from nncdbg.engine.compilation.partial import Part, partial_run, used_inputs
 from nncdbg.engine.compilation.states import given_states, lowered, states_with_buffers
 from nncdbg.engine.compilation.tracked_values import check_data, tracked_lines
@@ -35,7 +36,7 @@ from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, Traps
 from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.place_names import PlaceNames
-from nncdbg.engine.stopping.placement import BreakpointPlaces, Breakpoints
+from nncdbg.engine.stopping.placement import BreakpointPlaces, Breakpoints, SourceNames
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
@@ -225,10 +226,11 @@ class Debugger(RichOutput):
             loaded.listing.prefixes,
             Differentiation(loaded),
             frozenset(state.value.name for state in self.program.states),
+            hiding=inputs_like_states(with_backward_graphs(self.program)),
             to_host=self.backend.to_host,
             supplied=self._awaited.content,
         )
-        traps = Traps(loaded.codes)
+        traps = Traps(loaded.codes, source_names := SourceNames(loaded.program))
         judge = Judge(
             self._innermost,
             traps,
@@ -243,7 +245,7 @@ class Debugger(RichOutput):
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
         self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
         named = PlaceNames(loaded.program, self._innermost.find)
-        placement = BreakpointPlaces(loaded.program, loaded.listing, loaded.listing_of, named)
+        placement = BreakpointPlaces(loaded.program, loaded.listing, loaded.listing_of, named, source_names)
         self.breakpoints = Breakpoints(placement, traps, self._innermost)
         self._reads_said: set[tuple[int, Code, int]] = set()
         """Branch, block and number of each host read that was reported."""
@@ -303,8 +305,8 @@ class Debugger(RichOutput):
 
         Raises UsageError for a kind that is unknown or not available here (see `observers.beyond`).
         """
-        scope = self.values
-        expression = check_condition(scope.read(when)) if when else None
+        names = self.breakpoints.placement.source.bound
+        expression = check_condition(self.values.read(when, names)) if when else None
         self.observers.catch(kinds, expression, self.control.stack[0].slots)
 
     def uncatch(self, *kinds: str) -> None:

@@ -73,7 +73,8 @@ class Expression:
     """A parsed expression.
 
     `names` are its value names, without sigil; `plain` those written without a sigil; `variables`
-    the names after a `$`.
+    the names after a `$`.  `sourced` are the names of the user's source, as written, that have no value yet:
+    the expression must be read again when they have one.
     """
 
     text: str
@@ -81,6 +82,7 @@ class Expression:
     plain: frozenset[str]
     root: ExpressionNode = field(repr=False, compare=False)
     variables: frozenset[str] = frozenset()
+    sourced: frozenset[str] = frozenset()
 
     @property
     def reads_result(self) -> bool:
@@ -113,9 +115,9 @@ def parse(text: str, has: Has, names: Names = None, aliases: Aliases = dict) -> 
     """Parse an expression.
 
     `has` returns whether a name is a value; `names` lists the values for hints; `aliases` returns other
-    names, in Python's syntax, each with its value: they come first where no `%` is written.  Raises
-    ExpressionError, with the place underlined, for syntax errors, unknown names, texts of more than
-    10,000 characters, and more than 100 levels of nesting.
+    names, in Python's syntax, each with its value, "" if it has none now, or `LATER`: they come first where
+    no `%` is written.  Raises ExpressionError, with the place underlined, for syntax errors, unknown names,
+    texts of more than 10,000 characters, and more than 100 levels of nesting.
     """
     parser = ExpressionParser(text, has, names, aliases)
     root = parser.expression()
@@ -263,10 +265,11 @@ def _target(parser: ExpressionParser) -> tuple[str, ParsedIndex | None]:
 
 def _expression(text: str, root: ExpressionNode) -> Expression:
     mentioned = _names(text, root)
-    names = frozenset(node.name for node in mentioned)
+    names = frozenset(node.name for node in mentioned if node.name)
+    sourced = frozenset(text[node.start : node.end] for node in mentioned if not node.name)
     plain = frozenset(node.name for node in mentioned if node.plain)
     variables = frozenset(node.name for node, _ in walk(root) if isinstance(node, nodes.VariableExpression))
-    return Expression(text, names, plain, root, variables)
+    return Expression(text, names, plain, root, variables, sourced)
 
 
 def _index(text: str, items: nodes.Sequence) -> ParsedIndex:

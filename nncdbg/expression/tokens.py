@@ -10,7 +10,7 @@ from itertools import islice
 from nncdbg.errors import ExpressionError
 from nncdbg.expression import nodes
 from nncdbg.expression.nodes import MAX_DEPTH, fault
-from nncdbg.text.lexemes import BARE, PREFIXED, STRING, Flaw, name_text, unquote
+from nncdbg.text.lexemes import BARE, LOCAL, PREFIXED, STRING, Flaw, name_text, unquote
 from nncdbg.text.short_names import ELLIPSIS, Scopes, choices, meant, nearest_name, written_name
 
 MAX_TEXT = 10_000
@@ -59,7 +59,8 @@ WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9]{1,18}\b", re.ASCII)
 _BARE_NAME = re.compile(rf"(?:{BARE}|{ELLIPSIS})+")
 _odd_name = re.compile(r"[^\s,()\[\]{}\"']+")
-_PREFIXED_NAME = re.compile(PREFIXED)
+_PREFIXED_NAME = re.compile(f"{PREFIXED}|{LOCAL}")
+_LOCAL_NAME = re.compile(LOCAL)
 KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
 _STRING = re.compile(rf"{STRING}|'(?:[^'\\]|\\.)*'")
 
@@ -68,11 +69,16 @@ _WORD_GOES_ON = re.compile(r"(?<=\w)\w")
 _LONGEST_ALIAS = 200
 
 
+LATER = "\n"
+"""The value of an alias that is resolved each time that an expression is evaluated."""
+
+
 class Tokens:
     """Reads one text, from `position` on.
 
     `has` returns whether a name is known; `names`, if given, lists the known ones for hints.  `aliases` are
-    other names of values, in Python's syntax: `h`, `self.cache`, `batch["x"]`; one with "" has no value now.
+    other names of values, in Python's syntax: `h`, `self.cache`, `batch["x"]`; one with "" has no value now,
+    and one with `LATER` is read without one.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class Tokens:
             name = aliases.get(self.text[self.position : end])
             if name and not _WORD_GOES_ON.match(self.text, end):
                 self.position = end
-                return name
+                return "" if name == LATER else name
         return None
 
     def has_no_value(self, word: str) -> bool:
@@ -157,11 +163,19 @@ class Tokens:
         return fault(self.text, start, end, message, hint=hint)
 
     def nearest_value(self, name: str) -> str | None:
-        """Return a hint with the known value most similar to `name`, or to `name` before its last dot."""
+        """Return a hint with the known value most similar to `name`, or to `name` before its last dot.
+
+        For a group, the hint names its members.
+        """
         if self._names is None:
             return None
         known = list(islice(self._names(), _HINT_NAMES))
         wanted = name[:_HINT_LENGTH]
+        members = [other for other in known if other.startswith(f"{wanted}.")]
+        if members:
+            # A group, or the values that a call has saved.
+            more = f" and {len(members) - 3} more" if len(members) > 3 else ""
+            return f"write one of its values: {', '.join(map(spelled, members[:3]))}{more}"
         near = nearest_name(wanted, known) or nearest_name(wanted.rpartition(".")[0], known)
         return f"did you mean {spelled(near)}?" if near else None
 
@@ -206,6 +220,8 @@ class Tokens:
             raise self.unknown_name(name, start, self.position)
         if (written := self.prefixed_name()) is not None:
             return written
+        if (local := _LOCAL_NAME.match(self.text, self.position)) is not None:
+            raise self.unknown_name(local[0], start, local.end())
         match = _BARE_NAME.match(self.text, self.position)
         if match is None:
             hint = 'quote a name with special characters: %"conv:0"'
@@ -241,7 +257,7 @@ class Tokens:
         raise self.unknown_name(run, start, match.end())
 
     def prefixed_name(self) -> str | None:
-        """Read the longest `label::rest` that is a name in the program's text; return the full name."""
+        """Read the longest `label::rest` or `.rest` that is a name in the text; return the full name."""
         match = _PREFIXED_NAME.match(self.text, self.position)
         names = self._names() if match is not None and self._names is not None else None
         if match is None or not isinstance(names, Scopes):

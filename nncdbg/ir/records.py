@@ -27,9 +27,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
-from nncdbg.dtypes import COMPLEX, FLOATS
+from nncdbg.dtypes import COMPLEX, FLOATS, NUMPY
 from nncdbg.ir.kinds import Kind, called_graph, kind_of
 from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.representation import RichOutput, represent
@@ -256,6 +257,20 @@ class StateLine:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupLine:
+    """A ``group`` line: states under one name, such as all parameters.
+
+    `members` are states and earlier groups.  With `prefix`, the group has all states whose names start with
+    it, without those that belong to another state.
+    """
+
+    name: str
+    members: tuple[str, ...] = ()
+    prefix: str = ""
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TrackLine:
     """A ``track`` line: a number that each step computes, as an expression over values of the step.
 
@@ -318,6 +333,19 @@ class BackwardLine:
         return Graph(self.name, inputs, tuple(Value(f"d_{name}", types.get(name)) for name in self.by))
 
 
+def zeros(value: Value) -> Node | None:
+    """Return the statement written ``zeros``; None for a type without sizes or without zero.
+
+    The element of ``ConstantOfShape`` is an f32, unless its attribute says otherwise.
+    """
+    known = tensor_only(value.type)
+    if known is None or not known.concrete or known.dtype == "str" or known.dtype in COMPLEX:
+        return None
+    data = Inline(np.zeros(1, NUMPY[known.dtype]))
+    attributes: dict[str, Attribute] = {} if known.dtype == "f32" else {"value": data}
+    return Node("ConstantOfShape", (Literal(known.shape),), (value,), attributes)
+
+
 def zeros_like(value: Value, of: str) -> Node:
     """Return the statement written ``zeros for %of``."""
     return Node("nncdbg.FullLike", (of,), (value,), {"value": 0.0})
@@ -374,7 +402,9 @@ class Placement:
 class Node:
     """One statement: `outputs = op(inputs, attributes)`.  `comment` holds its ``##`` lines.
 
-    `placement` is its part of a schedule; without one, it runs while all streams are idle.
+    `placement` is its part of a schedule; without one, it runs while all streams are idle.  `inline` means
+    that the text has the statement in the place of the operand that reads its result; it is no part of the
+    identity.
     """
 
     op: str
@@ -385,6 +415,7 @@ class Node:
     location: Location | None = None
     comment: str = ""
     placement: Placement | None = None
+    inline: bool = False
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -543,12 +574,13 @@ class SavedRun:
 class Program(RichOutput):
     """All graphs of a source; the run begins with `entry`.
 
-    `states` are in the order in which they get their first values.  With `runs`, these are executed in order
-    instead of one run of `entry`.  `backwards` are gradients, made as graphs when the program is opened.
-    `streams` are the devices of the streams of a schedule by number; a stream that is not named has none.
+    `states` are in the order in which they get their first values; `groups` name several of them.  With
+    `runs`, these are executed in order instead of one run of `entry`.  `backwards` are gradients, made as
+    graphs when the program is opened.  `streams` are the devices of the streams of a schedule by number; a
+    stream that is not named has none.
 
     `stores` are the paths for `Reference.store`, as in the text; `opsets` maps an op domain to its
-    version (empty: the newest supported).  These fields are not part of the identity: `source` (the
+    version (empty: the newest supported).  These fields are not part of the identity: `groups`, `source` (the
     program's file), `readers` (opened stores), `listing` (the lines of that file, if it is graph text),
     `notes` (corrections made while reading the file), `prefixes` (label to the prefix that the text
     abbreviates in names; None: chosen by the printer), `saved` (how its folder says that it is run) and
@@ -563,6 +595,7 @@ class Program(RichOutput):
     runs: tuple[RunLine, ...] = ()
     backwards: tuple[BackwardLine, ...] = ()
     streams: Mapping[int, str] = field(default_factory=dict)
+    groups: tuple[GroupLine, ...] = field(default=(), compare=False)
     source: str | None = field(default=None, compare=False)
     readers: tuple[Any, ...] = field(default=(), compare=False, repr=False)
     listing: Listing | None = field(default=None, compare=False, repr=False)

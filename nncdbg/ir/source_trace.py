@@ -8,17 +8,20 @@ update, with a visit for each parameter.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from itertools import pairwise, takewhile
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from nncdbg.ir.records import Path, Program
 
 NO_VISIT = -1
 """In place of a visit: no line of the user's source ran."""
+
+SourceFunction: TypeAlias = "tuple[str, str]"
+"""The file and the qualified name of a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +138,65 @@ class SourceTrace:
         return {each.name for each in self._by_call.get(call, ())}
 
     @cached_property
+    def bound(self) -> frozenset[str]:
+        """The names that any line binds."""
+        return frozenset(each.name for each in self.names)
+
+    @cached_property
     def _by_call(self) -> Mapping[int, Sequence[SourceName]]:
         found: dict[int, list[SourceName]] = {}
         for each in self.names:
             found.setdefault(each.call, []).append(each)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class StackLine:
+    """A line of the user's source on a call stack, and the function that it belongs to."""
+
+    file: str
+    line: int
+    function: str
+
+
+def trace_of_stacks(stacks: Iterable[tuple[Sequence[StackLine], str]]) -> SourceTrace:
+    """Return the trace of statements of which only the call stacks are known, outermost line first.
+
+    Each comes with its graph.  Statements with the same stack belong to one visit.  If another graph begins
+    at an earlier line of a function, the function was called again, by a new visit of the caller's line.
+    """
+    calls: list[SourceCall] = []
+    visits: list[SourceVisit] = []
+    statements: list[int] = []
+    current: list[tuple[StackLine, int]] = []
+    last = ""
+    for lines, graph in stacks:
+        kept = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(lines, current, strict=False))
+        )
+        if kept and kept < min(len(lines), len(current)) and graph != last:
+            before, now = current[kept][0], lines[kept]
+            again = (before.file, before.function) == (now.file, now.function) and now.line < before.line
+            kept -= again
+        for depth in range(kept, len(lines)):
+            here = lines[depth]
+            caller = current[depth - 1][1] if depth else NO_VISIT
+            replaced = current[depth] if depth < len(current) else None
+            del current[depth:]
+            if replaced is not None and calls[visits[replaced[1]].call] == SourceCall(
+                here.file, here.function, caller
+            ):
+                call = visits[replaced[1]].call
+            else:
+                call = len(calls)
+                calls.append(SourceCall(here.file, here.function, caller))
+            current.append((here, len(visits)))
+            visits.append(SourceVisit(call, here.line))
+        if lines:
+            del current[len(lines) :]
+            last = graph
+        statements.append(current[-1][1] if lines else NO_VISIT)
+    return SourceTrace(calls, visits, statements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +266,35 @@ class SourceOrder:
     def caller(self, visit: int) -> int:
         """Return the visit that called the function of a visit."""
         return self.trace.calls[self.trace.visits[visit].call].caller
+
+    def begins(self, visit: int, statement: int) -> bool:
+        """Return whether a statement is the first one that a visit or its calls run."""
+        place = self.position.get(visit)
+        return place is not None and self.arrivals[place].statement == statement
+
+    def names_at(self, visit: int, statement: int) -> dict[str, str]:
+        """Return the names of a visit's call before a statement runs, each with its value.
+
+        In a backward pass, they include those after the forward line.
+        """
+        trace = self.trace
+        visited = trace.visits[visit]
+        names = trace.names_of(visited.call, statement)
+        if visited.of == NO_VISIT:
+            return names
+        forward = trace.names_of(trace.visits[visited.of].call, self.last[visited.of] + 1)
+        return {**forward, **names}
+
+    def function_of(self, call: int) -> SourceFunction:
+        """Return the function of a call; of a backward pass, that of its forward pass."""
+        called = self.trace.calls[self._forward.get(call, call)]
+        return called.file, called.function
+
+    @cached_property
+    def _forward(self) -> Mapping[int, int]:
+        """The calls that are backward passes, each with the call of its forward pass."""
+        visits = self.trace.visits
+        return {each.call: visits[each.of].call for each in visits if each.of != NO_VISIT}
 
     def calls_around(self, visit: int) -> set[int]:
         """Return the call of a visit, and those around it."""

@@ -154,6 +154,8 @@ class FindingSite:
     file: str | None = None
     source_line: int | None = None
     text: str = field(default="", compare=False)
+    stack: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    """The callers of this location, innermost first."""
 
     @classmethod
     def of(cls, line: int | None, graph: str, node: Node, value: str, text: str) -> FindingSite:
@@ -161,11 +163,44 @@ class FindingSite:
         place = node.location
         if place is None:
             return cls(line, graph, "", node.op, value, text=text)
-        return cls(line, graph, place.name or "", node.op, value, place.file, place.line, text)
+        return cls(line, graph, place.name or "", node.op, value, place.file, place.line, text, place.stack)
 
     def location(self) -> dict[str, Any] | None:
         """Return `{"file", "line"}` in the user's model; None if it is unknown."""
         return None if self.file is None else {"file": self.file, "line": self.source_line}
+
+
+@dataclass(frozen=True, slots=True)
+class TracebackLine:
+    """A line of the user's source that ran; `function` and `text` are "" if they are unknown."""
+
+    file: str
+    line: int
+    function: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTraceback:
+    """The lines of the user's source that led to a statement, outermost first, as in a traceback of Python.
+
+    `part` says how the statement belongs to the innermost line: "" if this line runs it, "backward of" if it
+    computes a derivative of the line, "update of NAME by" for a parameter, and "first used by" if the line
+    uses an input.  `names` are the Python names of the innermost line after it has run; one that held
+    another tensor before it also occurs as `NAME before`.
+    """
+
+    lines: tuple[TracebackLine, ...]
+    part: str = ""
+    names: tuple[Operand, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the traceback and the names as a JSON object."""
+        return {
+            "traceback": [asdict(each) for each in self.lines],
+            "traceback_of": self.part,
+            "names": [each.as_dict() for each in self.names],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +269,8 @@ class WatchFinding:
     at_step: TrainingStep | None = None
     verdict: str = ""
     """What is wrong with the training or loop around it: see `measuring.training` ("" outside of loops)."""
+    source: SourceTraceback | None = None
+    """The user's source that led to the statement; None if it was not recorded."""
 
     def __str__(self) -> str:
         """Return one sentence about what failed."""
@@ -278,6 +315,7 @@ class WatchFinding:
             "op": site.op,
             "value": site.value,
             "location": site.location(),
+            **(self.source or SourceTraceback(())).as_dict(),
             "inputs": [operand.as_dict() for operand in self.inputs],
             "stats": self.stats.as_dict() if self.stats is not None else None,
             "reaches_output": self.reaches_output,

@@ -35,7 +35,7 @@ from nncdbg.nan_watch.measuring.step_norms import StepNorms, dead_unit_warnings,
 from nncdbg.nan_watch.measuring.training import FirstBadStep, ResetGate, TrainingJudge, index_fault, step_at
 from nncdbg.nan_watch.records import OK, TRIPPED, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_findings
-from nncdbg.nan_watch.sites import calls_of, in_text_order, site_at, site_of
+from nncdbg.nan_watch.sites import calls_of, in_text_order, site_at, site_of, with_sources
 from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case
 from nncdbg.text.lexemes import name_text
 from nncdbg.text.torch_names import is_torch, of_other_library
@@ -273,6 +273,7 @@ def _tell(
     for finding in report.findings:
         report.counts[finding.role] += 1
     report.limit(max_findings)
+    report.findings = with_sources(report.findings, debugger)
 
 
 def _received(sightings: Sequence[FindingRecord]) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,17 +14,32 @@ from nncdbg.ir.records import Map
 from nncdbg.presentation.element_grid import grid
 from nncdbg.presentation.elements import element, type_of
 from nncdbg.presentation.tensor_text import described, map_text
+from nncdbg.text.short_names import ShortNames
 
 if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
     from nncdbg.target.target import Target
 
 
+class AsWritten(ShortNames):
+    """The name of a value as the source writes it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def spelled(self, name: str) -> str:
+        return self._name
+
+
 def displayed(target: Target, screen: Screen, text: str) -> Text:
     """Return the line that shows an expression at a stop. Raises NncdbgError."""
     result = target.evaluate(text)
     if isinstance(result, np.ndarray) and result.ndim:
-        return described(value_named(target, text) or text, result, screen.line_layout)
+        layout = screen.line_layout
+        if text in target.scope().aliases():
+            layout = replace(layout, names=AsWritten(text))
+        return described(value_named(target, text) or text, result, layout)
     return Text(f"{text} = {result_text(screen, result)}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -51,13 +51,22 @@ def window(
     room: int,
     names: ShortNames,
     margins: Mapping[int, str] = MappingProxyType({}),
+    *,
+    hidden: Container[int] = (),
 ) -> list[Text]:
     """Return the `lines` of the listing for a screen of `room` columns, with the short names of `names`.
 
     Long statements lose types and attributes before operands; a statement with an arrow is shown whole.
-    `margins` are texts of one width to the left of lines.
+    `margins` are texts of one width to the left of lines.  The further lines of a statement are not counted,
+    and `hidden` lines are left out unless they have an arrow.
     """
-    numbers = [number for number in lines if 1 <= number <= len(listing.lines)]
+    numbers = [
+        number
+        for number in lines
+        if 1 <= number <= len(listing.lines)
+        and number not in listing.wrapped
+        and (number not in hidden or number in marks.arrows)
+    ]
     width = len(str(numbers[-1])) if numbers else 1
     blank = " " * len(next(iter(margins.values()), ""))
     room -= width + 5 + len(blank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nncdbg.errors import NncdbgError
     from nncdbg.ir.records import Program
+    from nncdbg.text.listing import Listing
 
 _UNBOUND = 1 << 20
 """Line width in a pipe: unlimited."""
@@ -78,6 +79,7 @@ class Screen:
         color: bool | None = None,
     ) -> None:
         self.full_names: bool = False
+        self.hides_unread_views: bool = False
         """Show full names on a terminal too."""
         self.precision: int = 4
         """Significant digits."""
@@ -126,6 +128,10 @@ class Screen:
             yield
         finally:
             self._copy = before
+
+    def hidden_lines(self, listing: Listing) -> Container[int]:
+        """Return the lines of a listing that its windows leave out."""
+        return listing.unread if self.hides_unread_views else ()
 
     @property
     def is_terminal(self) -> bool:

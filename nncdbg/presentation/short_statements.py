@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nncdbg.presentation.elements import cells
-from nncdbg.text.lexemes import BARE, STRING, Flaw, quote, unquote
+from nncdbg.text.lexemes import BARE, LOCAL, STRING, Flaw, quote, unquote
 from nncdbg.text.short_names import ELLIPSIS, ShortNames, names_of
 
 if TYPE_CHECKING:
@@ -25,10 +25,11 @@ _WHOLE = 6
 """Maximum number of lines of a statement shown whole."""
 
 _NAME = re.compile(rf"%(?P<name>{STRING})|(?P<data>\bdata\()(?P<key>{STRING})|{STRING}|%(?P<bare>(?=[^\s%]))")
-_OUTPUT = re.compile(rf"%(?:{BARE}|{STRING})")
+_OUTPUT = re.compile(rf"%(?:{BARE}|{LOCAL}|{STRING})")
 _LOCATION = re.compile(rf'\s+loc\((?:[^"()]|{STRING})*\)(?P<brace> \{{)?$')
 _CALL = re.compile(
-    rf"(?P<lead>\s*)(?P<outputs>(?:[^\"=]|{STRING})*?)(?P<call> = (?:@?(?:{BARE}|{STRING}))\()(?P<rest>.*)\)$"
+    rf"(?P<lead>\s*)(?P<outputs>(?:[^\"=]|{STRING})*?)(?P<call> = (?:@?(?:{BARE}|{STRING}))\()(?P<rest>.*)\)"
+    rf"(?P<types> : (?:[^()\"]|\([^()]*\)|{STRING})*)?$"
 )
 _ATTRIBUTE = re.compile(rf"(?:[A-Za-z_][\w.]*|{STRING})=")
 
@@ -54,6 +55,16 @@ def brief(statement: str, names: ShortNames, room: int) -> list[str]:
     if len(lines) <= most:
         return lines
     return [*lines[: most - 1], " ".join([lines[most - 1], *map(str.strip, lines[most:])])]
+
+
+def in_one_line(statement: str, names: ShortNames, room: int) -> str:
+    """Return a statement without types in `room` columns, without its last operands if necessary.
+
+    Its result and its op are kept, even if they need more room.
+    """
+    shorter = [*_shorter(_without_types(without_location(statement)), names)]
+    texts = [*shorter, *_fewer_operands(shorter[-1])]
+    return next((each for each in texts if cells(each) <= room), texts[-1])
 
 
 def without_location(statement: str) -> str:
@@ -114,17 +125,21 @@ def renamed(text: str, names: ShortNames) -> Iterator[tuple[int, int, str]]:
 
 @dataclass(frozen=True)
 class _Call:
-    """The parts of a statement `lead outputs call(operands, attributes)`."""
+    """The parts of a statement `lead outputs call(operands, attributes) : types`."""
 
     lead: str
     outputs: tuple[str, ...]
     call: str
     operands: tuple[str, ...]
     attributes: tuple[str, ...]
+    types: str = ""
 
     def __str__(self) -> str:
         arguments = ", ".join([*self.operands, *self.attributes])
-        return f"{self.lead}{', '.join(self.outputs)}{self.call}{arguments})"
+        return f"{self.lead}{', '.join(self.outputs)}{self.call}{arguments}){self.types}"
+
+    def without_types(self) -> _Call:
+        return replace(self, outputs=tuple(map(_name_alone, self.outputs)), types="")
 
 
 def _shorter(statement: str, names: ShortNames) -> Iterator[str]:
@@ -135,7 +150,7 @@ def _shorter(statement: str, names: ShortNames) -> Iterator[str]:
     call = _read_call(statement)
     if call is None:
         return
-    call = replace(call, outputs=tuple(map(_name_alone, call.outputs)))
+    call = call.without_types()
     yield str(call)
     if call.attributes:
         call = replace(call, attributes=(ELLIPSIS,))
@@ -146,7 +161,7 @@ def _shorter(statement: str, names: ShortNames) -> Iterator[str]:
 
 def _without_types(statement: str) -> str:
     call = _read_call(statement)
-    return statement if call is None else str(replace(call, outputs=tuple(map(_name_alone, call.outputs))))
+    return statement if call is None else str(call.without_types())
 
 
 def _fewer_operands(statement: str) -> Iterator[str]:
@@ -168,6 +183,7 @@ def _read_call(statement: str) -> _Call | None:
         match["call"],
         tuple(each for each in arguments if not _ATTRIBUTE.match(each) and each != ELLIPSIS),
         tuple(each for each in arguments if _ATTRIBUTE.match(each) or each == ELLIPSIS),
+        match["types"] or "",
     )
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from nncdbg.errors import NotComputed
 from nncdbg.escaping import printable_line
 from nncdbg.expression import spelled
+from nncdbg.presentation.expressions import AsWritten
 from nncdbg.presentation.listing_window import CALLER, HERE, around
 from nncdbg.presentation.stops import (
     concerned_values,
@@ -22,7 +23,6 @@ from nncdbg.presentation.stops import (
 )
 from nncdbg.presentation.tensor_text import described
 from nncdbg.text.counting import counted
-from nncdbg.text.short_names import ShortNames
 
 if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
@@ -41,17 +41,6 @@ SourceShown: TypeAlias = "tuple[int, str, int]"
 
 _MOST = 8
 """Most values below a line."""
-
-
-class _AsWritten(ShortNames):
-    """The name of a value as the source writes it."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-
-    def spelled(self, name: str) -> str:
-        return self._name
 
 
 def show_source_stop(
@@ -166,7 +155,7 @@ def value_lines(
     layout = screen.layout_after(indent)
     for name, value in [*names.items()][:_MOST]:
         try:
-            line = described(value, target.value(spelled(value)), replace(layout, names=_AsWritten(name)))
+            line = described(value, target.value(spelled(value)), replace(layout, names=AsWritten(name)))
         except NotComputed as error:
             line = Text(f"{name}: {error.message}", "dim")
         for each in line.split("\n"):

@@ -112,8 +112,12 @@ def concerned_values(target: Target, stop: Stop, *, written: bool) -> list[str]:
     if not written and stop.reason != "data":
         return []
     frame = target.frame(0)
-    pc = frame.place.pc
-    values: Iterable[Any] = frame.graph.nodes[pc - 1].outputs if pc else frame.graph.inputs
+    place, pc = frame.place, frame.place.pc
+    values: Iterable[Any] = frame.graph.inputs
+    if pc:
+        # All statements of a line over groups have been executed, except for those that come next.
+        first = place.listing.statements_beside(place.path, pc - 1).start
+        values = [value for node in frame.graph.nodes[first:pc] for value in node.outputs]
     return unique([value.name for value in values])
 
 
@@ -150,7 +154,8 @@ def statement_window(screen: Screen, target: Target, stop: Stop) -> list[Text]:
     marks = marks_of(target, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))
     lines = around(centre, LINES, len(listing.lines))
-    return window(listing, lines, marks, screen.line_layout.width, screen.names)
+    hidden = screen.hidden_lines(listing)
+    return window(listing, lines, marks, screen.line_layout.width, screen.names, hidden=hidden)
 
 
 def marks_of(target: Target, selected: int, stop: Stop | None = None) -> LineMarks:

@@ -95,7 +95,9 @@ def breakpoint_commands(found: Breakpoint) -> Iterator[str]:
         if when is not None:
             yield f"condition $bpnum {when}"
     else:
-        verb = {"data": "watch", "watch": "watch", "assert": "assert"}.get(found.kind, "break")
+        verb = {"data": "watch", "binding": "watch", "watch": "watch", "assert": "assert"}.get(
+            found.kind, "break"
+        )
         verb = "tbreak" if found.temporary else verb
         terms = (f" if {when}" if when else "") + (f" hits {found.hits}" if found.hits else "")
         yield f"{verb} {place}{terms}"

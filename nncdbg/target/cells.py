@@ -11,10 +11,11 @@ from nncdbg.engine.compilation.code import EVICTED, UNSET, Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.frame import Frame as EngineFrame
 from nncdbg.engine.execution.loaded import Loaded
+from nncdbg.engine.execution.undo_log import Finished, finished_visits
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.ir.records import Graph, Path
 from nncdbg.ir.walk import block_at
-from nncdbg.target.records import Frame, Place, Role, Status, ValueState, Visit
+from nncdbg.target.records import FinishedBlock, Frame, Place, Role, Status, ValueState, Visit
 from nncdbg.target.target import Group
 from nncdbg.text.lexemes import name_text
 
@@ -219,6 +220,27 @@ class Cells(Places):
                 held = (visit.slots[slot] for slot in slots)
                 contents = tuple(None if one is UNSET or one is EVICTED else one for one in held)
                 yield Visit(step, contents, visit.tick - 1)
+
+    def finished(self) -> Iterator[FinishedBlock]:
+        """Yield the finished visits of blocks in the history since the last edit, latest first."""
+        debugger = self.debugger
+        for calls, visit in finished_visits(debugger.control.machine):
+            if visit.tick <= debugger.timeline.last_edit:
+                return
+            code = visit.code
+            if code.formula is None and all(each.formula is None for each, _ in calls):
+                callers = tuple((each.path, pc) for each, pc in calls)
+                yield FinishedBlock(callers, code.path, self._first_results(visit))
+
+    def _first_results(self, visit: Finished) -> Iterator[tuple[int, Any]]:
+        """Yield (statement, first result) of the executed statements whose result is still in memory."""
+        last = -1
+        for slot, pc in enumerate(visit.code.definition):
+            content = visit.slots[slot]
+            if pc > last and content is not UNSET and content is not EVICTED:
+                last = pc
+                if self.debugger.timeline.standing(content) is None:
+                    yield pc, content
 
 
 @dataclass(frozen=True, slots=True)

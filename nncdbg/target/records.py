@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -52,8 +52,8 @@ class Place:
 
     @property
     def text(self) -> str:
-        """The line of the statement, without its indentation."""
-        return self.listing.lines[self.line - 1].strip()
+        """The text of the statement in one line, without its indentation."""
+        return self.listing.statement(self.line).strip()
 
     @property
     def location(self) -> tuple[str, int] | None:
@@ -618,6 +618,19 @@ class Message:
     text: str
     place: Place
     line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedBlock:
+    """A finished visit of a block: a layer or branch that has returned, or an iteration.
+
+    `calls` are the statements that led to it, as (block, pc), outermost first; `path` is its own block.
+    `results` yields (pc, first result), perhaps on a device, of its statements in the order of the program.
+    """
+
+    calls: tuple[tuple[Path, int], ...]
+    path: Path
+    results: Iterator[tuple[int, Any]]
 
 
 @dataclass(frozen=True, slots=True)

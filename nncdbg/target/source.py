@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Path
 from nncdbg.ir.search import arrivals_in, same_file
-from nncdbg.ir.source_trace import NO_VISIT, Arrival, SourceOrder, SourceTrace, SourceVisit
+from nncdbg.ir.source_trace import NO_VISIT, Arrival, SourceFunction, SourceOrder, SourceTrace, SourceVisit
 from nncdbg.target.breakpoint_syntax import split_source
 from nncdbg.target.records import SourceFrame, Stop
 from nncdbg.target.target import check_not_ended
@@ -114,10 +114,15 @@ class SourceView:
         if self._chosen is not None and self._is_chosen:
             return self._chosen[1]
         number = self.statement
+        beginning = self._beginning(number)
         if stop.reason in ("entry", "goto") and not number:
-            return next(iter(self._beginning(number)), NO_VISIT)
-        if stop.breakpoints and (hit := self._lines_of_breakpoints(stop.breakpoints)):
-            return next(iter(hit))
+            return next(iter(beginning), NO_VISIT)
+        if stop.breakpoints:
+            points = [each for each in self._target.stops.points() if each.number in stop.breakpoints]
+            if beginning and any(each.function is not None for each in points):
+                return beginning[0]
+            if hit := self._lines_of_breakpoints(stop.breakpoints):
+                return next(iter(hit))
         return self._trace.statements[number] if number < len(self._trace.statements) else NO_VISIT
 
     def _beginning(self, number: int) -> list[int]:
@@ -188,16 +193,23 @@ class SourceView:
             gradient = f"{found.parameter}.grad"
             known = gradient in self._target.place_names("value")
             return {name: name for name in (*own, *([gradient] if known else []))}
-        names = self._trace.names_of(found.call, statement)
-        if found.of == NO_VISIT:
-            return names
-        forward = self._trace.names_of(self._trace.visits[found.of].call, self.order.last[found.of] + 1)
-        return {**forward, **names}
+        return self.order.names_at(visit, statement)
 
     def names(self) -> Mapping[str, str]:
         """Return the names of the selected call, each with the name of the value that it holds now."""
         frames = self.frames()
         return frames[min(self.selected, len(frames) - 1)].names if frames else {}
+
+    def binding(self, name: str) -> list[str]:
+        """Return the names of the functions that bind a name, such as `Block.forward`."""
+        calls = (each.call for each in self._trace.names if each.name == name)
+        return [*dict.fromkeys(self.order.function_of(each)[1] for each in calls)]
+
+    def function_at(self, number: int) -> SourceFunction | None:
+        """Return the function of a call, by its number from the innermost; None without one."""
+        stack = self.order.stack_of(self.visit)
+        calls = [self._trace.visits[each].call for each in reversed(stack)]
+        return self.order.function_of(calls[min(number, len(calls) - 1)]) if calls else None
 
     def aliases(self) -> Mapping[str, str]:
         """Return the names of the selected call: those that hold no value now with ""."""
@@ -231,11 +243,13 @@ class SourceView:
         """Run until something stops the program, other than a breakpoint of the line where it is now."""
         if (stop := self._breakpoint_inside(None)) is not None:
             return stop
-        before = self.statement, self.visit
+        statement, visit = self.statement, self.visit
         stop = self._outermost(self._target.run())
-        if stop.reason == "breakpoint" and (self.statement, self.visit) == before:
-            return self._outermost(self._target.run())
-        return stop
+        if self.statement != statement:
+            return stop
+        # At the first statement; what is bound before it is no news.
+        repeated = stop.reason == "data" or (stop.reason == "breakpoint" and self.visit == visit)
+        return self._outermost(self._target.run()) if repeated else stop
 
     def _outermost(self, stop: Stop) -> Stop:
         """Report only the breakpoints of the outermost line, of several lines that begin here."""
@@ -243,7 +257,7 @@ class SourceView:
         if len(at_lines) < 2 or not {*stop.breakpoints} <= self._target.stops.numbers():
             return stop
         later = set().union(*[*at_lines.values()][1:]) - next(iter(at_lines.values()))
-        self._target.stop_at({*stop.breakpoints} - later)
+        self._target.stops.stop_at({*stop.breakpoints} - later)
         return self._target.stop
 
     def _breakpoint_inside(self, goal: Arrival | None) -> Stop | None:
@@ -254,7 +268,7 @@ class SourceView:
         for each in self.order.arrivals[self._place() + 1 :]:
             if each.statement != here or each == goal:
                 break
-            if (numbers := {*self._breakpoints_at(each.visit)}) and self._target.stop_at(numbers):
+            if (numbers := {*self._breakpoints_at(each.visit)}) and self._target.stops.stop_at(numbers):
                 self.selected = 0
                 self._chosen = self._target.stop, each.visit, False
                 return self._target.stop

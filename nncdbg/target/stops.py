@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.expression import Expression
+    from nncdbg.ir.source_trace import SourceFunction
     from nncdbg.target.cells import Places
+    from nncdbg.target.source import SourceView
 
 CATCHES = KINDS
 """The kinds of findings at which a program stops."""
@@ -64,6 +66,8 @@ class StopPoint:
     lines: tuple[int, ...] = ()
     """The lines of its statements in the program's text."""
     note: str = ""
+    function: SourceFunction | None = None
+    """The function of the user's source with the names that it watches."""
 
     @property
     def set_by(self) -> list[str]:
@@ -111,6 +115,10 @@ class Stops(Protocol):
 
     def here(self) -> str:
         """Return the present place, as `add` takes it.  Raises UsageError where there is none."""
+
+    def stop_at(self, numbers: Container[int]) -> bool:
+        """Stop where the program is if breakpoints with these numbers are there; return whether one is."""
+        return False
 
     def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
         """Add a breakpoint at ``PLACE [stream N] [if EXPR] [hits N]``.
@@ -201,8 +209,8 @@ def _current_line(debugger: Debugger) -> int:
 class ProgramStops(Stops):
     """The breakpoints and catches of a program."""
 
-    def __init__(self, debugger: Debugger, places: Places) -> None:
-        self._debugger, self._places = debugger, places
+    def __init__(self, debugger: Debugger, places: Places, source: SourceView | None) -> None:
+        self._debugger, self._places, self._source = debugger, places, source
         self._breakpoints = debugger.breakpoints
 
     def numbers(self) -> set[int]:
@@ -258,8 +266,7 @@ class ProgramStops(Stops):
         """Return the lines of a file of the user's model that made statements; none for other files."""
         return self._breakpoints.placement.origin(file)
 
-    def stop_at_first(self, numbers: Container[int]) -> bool:
-        """Stop before the first statement if one of these breakpoints is there; return whether one is."""
+    def stop_at(self, numbers: Container[int]) -> bool:
         debugger = self._debugger
         stop = debugger.control.stop_here(numbers)
         if stop is not None:
@@ -267,13 +274,36 @@ class ProgramStops(Stops):
         return stop is not None
 
     def watch(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
+        function = self._function
+        if function is not None and expression in self.bound_in(function):
+            return self.watch_name(expression, function, when, hits)
         name = plain_name(expression)
+        elsewhere = self._source.binding(expression) if self._source is not None else []
+        if elsewhere and (name is None or self._debugger.values.find(name) is None):
+            words = f"no line binds `{expression}` here, but in {', '.join(elsewhere)}"
+            raise UsageError(words, hint=f"stop in {elsewhere[0]}, then watch it")
         if name is not None and (self._debugger.values.has(name) or not is_computed(expression)):
             return _stop_point(self._debugger.watch_value(name, when, hits))
-        return _stop_point(self._breakpoints.add({"watch": expression}, when, hits))
+        return _stop_point(self._breakpoints.add({"watch": expression}, when, hits, function=function))
+
+    def bound_in(self, function: SourceFunction) -> frozenset[str]:
+        """Return the names that a function of the user's source binds."""
+        return self._breakpoints.placement.source.bound_in(function)
+
+    def watch_name(
+        self, name: str, function: SourceFunction, when: str | None = None, hits: str | None = None
+    ) -> StopPoint:
+        """Stop where a line of a function of the user's source has bound a name.  Raises as `add` does."""
+        return _stop_point(self._breakpoints.add({"binding": name}, when, hits, function=function))
 
     def check(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
-        return _stop_point(self._breakpoints.add({"assert": expression}, when, hits))
+        made = self._breakpoints.add({"assert": expression}, when, hits, function=self._function)
+        return _stop_point(made)
+
+    @property
+    def _function(self) -> SourceFunction | None:
+        """The function of the user's source in which the program is."""
+        return self._source.function_at(self._source.selected) if self._source is not None else None
 
     def at(self, place: str) -> Sequence[StopPoint]:
         _, lines = self.lines(place)
@@ -351,6 +381,7 @@ def _stop_point(breakpoint: Breakpoint) -> StopPoint:
         ignored=ignored,
         lines=breakpoint.lines,
         note=breakpoint.note,
+        function=breakpoint.function,
     )
 
 

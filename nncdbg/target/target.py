@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -65,8 +65,11 @@ class Scope(VisibleValues, Protocol):
     depth: int
     """The depth of the frame, as in `Frame`."""
 
-    def read(self, text: str) -> Expression:
-        """Parse an expression.  Raises ExpressionError."""
+    def read(self, text: str, later: Iterable[str] = ()) -> Expression:
+        """Parse an expression, in which the names `later` of the user's source may have no value yet.
+
+        Raises ExpressionError.
+        """
 
     def resolve(self, name: str) -> str:
         """Return the full name of a value, given a part of it.  Raises ExpressionError."""
@@ -209,9 +212,6 @@ class Target(Protocol):
         the statement of a place is next.  Raises UsageError if the program would end before that place.  This
         and the other moves raise UsageError at the end of the program, or at its start.
         """
-
-    def stop_at(self, numbers: Container[int]) -> bool:
-        """Stop where the program is if breakpoints with these numbers are there; return whether one is."""
 
     def step_over(self, stream: int | None = None) -> Stop:
         """Execute the next statement, with its calls; with `stream`, up to that of the stream."""

@@ -15,13 +15,18 @@ from typing import Any
 
 from nncdbg.ir.kinds import called_graph
 
-BARE = r"[A-Za-z0-9_/.$]+"
+BARE = r"[A-Za-z0-9_/$][A-Za-z0-9_/.$]*"
+REST = r"[A-Za-z0-9_/.$]+"
+LOCAL = rf"\.{REST}"
+"""A name below the module of its graph: `%.mm` is `%layers.0.mm` in the graph `@layers.0`."""
 WORD = r"[A-Za-z_][A-Za-z0-9_]*"
 OP = r"[A-Za-z_][A-Za-z0-9_.]*"
 STRING = r'"(?:[^"\\]|\\.)*"'
 PREFIX_END = "::"
 """The separator between the label of a prefix and the rest of a name."""
-PREFIXED = rf"{OP}{PREFIX_END}(?:{BARE}|{STRING})"
+PREFIXED = rf"{OP}{PREFIX_END}(?:{REST}|{STRING})"
+ELLIPSIS = "..."
+"""Stands for values that pass between graphs under their own names."""
 TENSOR = rf"[A-Za-z]\w*\[(?:[^\]\"]|{STRING})*\]"
 
 _WORDS = "graph if else while break unless next collect yield return data type loc true false nan inf b _"
@@ -30,6 +35,8 @@ RESERVED = frozenset(_WORDS.split()) | {
     "store",
     "prefix",
     "state",
+    "states",
+    "group",
     "update",
     "run",
     "evaluate",
@@ -40,6 +47,7 @@ RESERVED = frozenset(_WORDS.split()) | {
 """Reserved words; an op with such a name is quoted."""
 
 _is_bare = re.compile(BARE).fullmatch
+_is_rest = re.compile(REST).fullmatch
 _is_op = re.compile(OP).fullmatch
 _is_whole = re.compile(r"[+-]?[0-9]{1,18}").fullmatch
 
@@ -165,7 +173,8 @@ def nearest(word: str, words: object, sigil: str = "") -> str | None:
     return f"did you mean {sigil}{name_text(near[0]) if sigil else near[0]}?" if near else None
 
 
-_in_line = re.compile(rf"(?P<sigil>%?)(?P<name>{PREFIXED})|%?{STRING}|#.*")
+_in_line = re.compile(rf"(?P<sigil>%?)(?P<name>{PREFIXED})|%(?P<local>{LOCAL})|%?{STRING}|#.*")
+_suffix = re.compile(r"(?:\.backward)?(?:\$[0-9]+)?\Z")
 
 
 # -- prefixes --------------------------------------------------------------------------------------
@@ -182,20 +191,26 @@ class Prefixes:
     All of them are declared before the first name is read or written.
     """
 
-    def __init__(self, declared: Mapping[str, str]) -> None:
+    def __init__(self, declared: Mapping[str, str], graph: str = "") -> None:
         self.declared = dict(declared)
+        self.module = _suffix.sub("", graph, count=1)
+        """The module of the graph around the names, which `%.name` begins with; empty outside of graphs."""
         self.full: Callable[[str], str] = cache(self._find_full)
-        """Returns the name of `label::rest`; other texts are returned unchanged.
+        """Returns the name of `label::rest` or `.rest`; other texts are returned unchanged.
 
         Raises UndeclaredPrefix, or Flaw for a bad escape, with its place relative to the rest.
         """
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the declared prefixes for a copy, without its caches."""
-        return Prefixes, (self.declared,)
+        return Prefixes, (self.declared, self.module)
+
+    def within(self, graph: str) -> Prefixes:
+        """Return the prefixes with the module of a graph, for the names in it."""
+        return Prefixes(self.declared, graph)
 
     def find(self, spelled: str) -> str | None:
-        """Return the name of `label::rest`; None for other texts and undeclared labels."""
+        """Return the name of `label::rest` or `.rest`; None for other texts and undeclared labels."""
         try:
             found = self.full(spelled)
         except (UndeclaredPrefix, Flaw):
@@ -205,7 +220,7 @@ class Prefixes:
     @cached_property
     def spell(self) -> Callable[[str], str]:
         """Return the function that writes a value's name, without sigil, after its longest prefix's label."""
-        return cache(self._find_spelling) if self.declared else name_text
+        return cache(self._find_spelling) if self.declared or self.module else name_text
 
     def spell_string(self, text: str) -> str:
         """Return `text` with the label of its longest prefix, or as a quoted string without a prefix."""
@@ -213,17 +228,25 @@ class Prefixes:
 
     def full_line(self, line: str) -> str:
         """Return a line of the text with all names in full."""
-        if not self.declared or PREFIX_END not in line:
+        if not (self.declared and PREFIX_END in line) and not (self.module and "%." in line):
             return line
         return _in_line.sub(self._written_in_full, line)
 
     def _written_in_full(self, match: re.Match[str]) -> str:
+        if match["local"] is not None:
+            if not self.module:
+                return match[0]
+            return f"%{name_text(self.full(match['local']))}"
         if match["name"] is None:
             return match[0]
         name = self.full(match["name"])
         return f"%{name_text(name)}" if match["sigil"] else quote(name)
 
     def _find_full(self, spelled: str) -> str:
+        if spelled[:1] == ".":
+            if not self.module:
+                raise UndeclaredPrefix
+            return self.module + (spelled[1:] if spelled[1:2] == "/" else spelled)
         label, _, rest = spelled.partition(PREFIX_END)
         text = self.declared.get(label)
         if text is not None and rest and rest[0] != '"':
@@ -235,16 +258,36 @@ class Prefixes:
         return text + unquote(rest)
 
     def _find_spelling(self, name: str) -> str:
-        return self._find_prefixed(name) or name_text(name)
+        return self._find_local(name) or self._find_prefixed(name) or name_text(name)
+
+    def _find_local(self, name: str) -> str:
+        """Return the name as `.rest` if it is below the module and has no shorter spelling; else empty."""
+        module = self.module
+        if not module or not name.startswith(module) or name[len(module) : len(module) + 1] not in ("/", "."):
+            return ""
+        rest = name[len(module) :]
+        spelled = f".{rest}" if rest[0] == "/" else rest
+        if not _is_rest(spelled[1:]) or self.full(spelled) != name:
+            return ""
+        prefixed = self._find_prefixed(name)
+        return spelled if not prefixed or len(spelled) <= len(prefixed) else ""
 
     def _find_prefixed(self, name: str) -> str:
         """Return the name as `label::rest` with its longest prefix and a nonempty rest; empty without one."""
+        text = self._longest(name)
+        if not text:
+            return ""
+        rest = name[len(text) :]
+        return f"{self._labels[text]}{PREFIX_END}{rest if _is_rest(rest) else quote(rest)}"
+
+    def _longest(self, name: str) -> str:
+        """Return the longest prefix that a name has before a nonempty rest; empty without one."""
         # The longest prefix is the last text before the name in sorted order, or a prefix of that text.
         near = bisect_left(self._texts, name) - 1
         text = self._texts[near] if near >= 0 else ""
         while text and not name.startswith(text):
             text = self._shorter[text]
-        return f"{self._labels[text]}{PREFIX_END}{name_text(name[len(text) :])}" if text else ""
+        return text
 
     @cached_property
     def _labels(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -72,6 +72,10 @@ class Listing:
     headers: Mapping[Path, int]
     file: str | None = None
     prefixes: Prefixes = field(default=NO_PREFIXES, compare=False)
+    wrapped: Mapping[int, int] = field(default_factory=dict, compare=False)
+    """Maps the further lines of statements of several lines to the first."""
+    unread: frozenset[int] = field(default=frozenset(), compare=False)
+    """The lines of views that no statement reads."""
 
     @cached_property
     def _sites(self) -> dict[int, Site]:
@@ -88,36 +92,81 @@ class Listing:
 
     def site(self, line: int) -> Site | None:
         """Return the statement on `line`; None for headers of graphs, constants, comments and braces."""
-        return self._sites.get(line)
+        return self._sites.get(self.wrapped.get(line, line))
 
     def line(self, path: Path, pc: int) -> int:
         """Return the line of statement `pc` of the graph at `path`; both must exist."""
         return self.statements[path][pc]
 
+    def statements_beside(self, path: Path, pc: int) -> range:
+        """Return the numbers of the statements on the line of a statement of a graph.
+
+        A line has several if it is a statement over groups, or computes operands in place.  The statements of
+        a ``run`` line are steps of the run.
+        """
+        lines = self.statements[path]
+        first, end, line = pc, pc + 1, lines[pc]
+        while first and lines[first - 1] == line:
+            first -= 1
+        while end < len(lines) - 1 and lines[end] == line:
+            end += 1
+        if end - first > 1 and self.lines[line - 1].lstrip().startswith(("run ", "evaluate ")):
+            return range(pc, pc + 1)
+        return range(first, end)
+
     def excerpt(self, path: Path, pc: int) -> Excerpt:
-        """Return the line of a statement, underlined from its first character."""
+        """Return a statement in one line, underlined from its first character."""
         line = self.line(path, pc)
-        text = self.lines[line - 1]
+        text = self.statement(line)
         indent = len(text) - len(text.lstrip())
         return Excerpt(text, line, indent + 1, len(text.strip()), self.file)
 
     def next_site(self, line: int) -> tuple[int, Site] | None:
         """Return the first statement at or after `line`, with its line: the place of its breakpoints."""
+        line = self.wrapped.get(line, line)
         at = bisect_left(self.statement_lines, line)
         if at == len(self.statement_lines):
             return None
         found = self.statement_lines[at]
         return found, self._sites[found]
 
+    def statement(self, line: int) -> str:
+        """Return the statement that begins at `line`, with all its lines in one."""
+        text, number = self.lines[line - 1], line + 1
+        while self.wrapped.get(number) == line:
+            gap = "" if text.endswith(("(", "[")) else " "
+            text += gap + self.lines[number - 1].strip()
+            number += 1
+        return text
+
     def full_line(self, line: int) -> str:
-        """Return the text of `line` with the names in full."""
-        return self.prefixes.full_line(self.lines[line - 1])
+        """Return the statement that begins at `line` with the names in full, with all its lines in one."""
+        return self.in_full(self.statement(line), line)
+
+    def in_full(self, text: str, line: int) -> str:
+        """Return a text with the names in full that it writes as the graph around `line` does."""
+        return self._graph_prefixes(line).full_line(text)
 
     def full_lines(self) -> Sequence[str]:
-        """Return all lines with the names in full."""
-        if not self.prefixes.declared:
-            return self.lines
+        """Return the lines with the names in full, the first line of a statement with all of its lines."""
         return Lines([("", self.full_line, (number,)) for number in range(1, len(self.lines) + 1)])
+
+    def _graph_prefixes(self, line: int) -> Prefixes:
+        """Return the prefixes with the module of the graph around `line`."""
+        at = bisect_right(self._graph_lines, (line, "\U0010ffff")) - 1
+        graph = self._graph_lines[at][1] if at >= 0 else ""
+        if graph not in self._prefixes_of:
+            self._prefixes_of[graph] = self.prefixes.within(graph)
+        return self._prefixes_of[graph]
+
+    @cached_property
+    def _graph_lines(self) -> list[tuple[int, str]]:
+        return sorted((line, str(path[0])) for path, line in self.headers.items() if len(path) == 1)
+
+    @cached_property
+    def _prefixes_of(self) -> dict[str, Prefixes]:
+        """The prefixes with the module of a graph, by its name, as they are used; a copy takes them along."""
+        return {}
 
     def header_line(self, path: Path) -> int:
         """Return the first line of the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""

@@ -146,7 +146,8 @@ def names_of(program: Program) -> ProgramNames:
 class Scopes:
     """Names in tiers, the nearest first.
 
-    `without_prefix` returns the name written as `label::rest` in the program's text, None for other texts.
+    `without_prefix` returns the name written as `label::rest`, or as `.rest` in the graph of the first tier,
+    in the program's text; None for other texts.
     """
 
     tiers: Sequence[Iterable[str]]
@@ -178,7 +179,7 @@ def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
 
 
 def written_name(text: str, names: Scopes) -> str | None:
-    """Return the name written as `label::rest` in the program's text; None if it is not in `names`."""
+    """Return the name written as `label::rest` or `.rest` in the text; None if it is not in `names`."""
     name = names.without_prefix(text)
     return name if name is not None and any(name in tier for tier in names.tiers) else None
 

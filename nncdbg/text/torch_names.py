@@ -62,6 +62,48 @@ def text_name(namespace: str, name: str, overload: str) -> str:
     return f"{domain}.{name}.{overload or 'default'}"
 
 
+_WITH_TENSOR = frozenset(
+    (
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "true_divide",
+        "remainder",
+        "fmod",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    )
+    + ("bitwise_and", "bitwise_or", "bitwise_xor", "index", "slice", "split", "masked_fill", "fill", "lerp")
+)
+"""Operators of which the overload ``Tensor`` is the usual one, also in place; of others it is ``default``."""
+
+
+def _usual_overload(domain: str, name: str) -> str:
+    return "Tensor" if domain == "aten" and name.removesuffix("_") in _WITH_TENSOR else "default"
+
+
+def without_overload(op: str) -> str:
+    """Return ``aten.add`` for ``aten.add.Tensor``: an operator as program text spells it."""
+    parts = op.split(".")
+    if len(parts) != 3 or parts[0] not in ("aten", "prims") or parts[2] != _usual_overload(*parts[:2]):
+        return op
+    return f"{parts[0]}.{parts[1]}"
+
+
+def with_overload(op: str) -> str:
+    """Return ``aten.add.Tensor`` for ``aten.add``; the opposite of `without_overload`."""
+    domain, _, name = op.partition(".")
+    if domain not in ("aten", "prims") or not name or "." in name:
+        return op
+    return f"{op}.{_usual_overload(domain, name)}"
+
+
 def of_other_library(op: str) -> bool:
     """Return whether a name is that of an operator of a library that extends PyTorch."""
     domain, _, rest = op.partition(".")

@@ -13,6 +13,7 @@ from typing import Any
 from nncdbg.ir.records import Inline, Location, Placement, TensorType, Type
 from nncdbg.text.lexemes import (
     BARE,
+    LOCAL,
     NO_PREFIXES,
     OP,
     PREFIX_END,
@@ -37,11 +38,12 @@ from nncdbg.textual_repr.literals import (
     type_of_data,
 )
 
-_blank = re.compile(r"[ \t\r]*").match
-_BLANKS = frozenset(" \t\r")
+_blank = re.compile(r"[ \t\r\n]*").match
+_BLANKS = frozenset(" \t\r\n")
 _word = re.compile(rf"{WORD}").match
 _op = re.compile(rf"{OP}").match
 _bare = re.compile(BARE).match
+_local = re.compile(LOCAL).match
 _string = re.compile(STRING).match
 _bare_string = re.compile(r"'([^']*)'|[^\s,()=:'\"\d][^\s,()=:'\"]*").match
 _LINKS = frozenset({"of", "by", "for", "in"})
@@ -175,9 +177,21 @@ class Cursor:
             return self.string()
         if sigil == "%" and self._has_labels and _label(self.line, self.position):
             return self.prefixed()
+        match = _local(self.line, self.position) if sigil == "%" and self.prefixes.module else None
+        if match is not None:
+            self.position = match.end()
+            return self.prefixes.full(match[0])
         match = _bare(self.line, self.position)
         if match is None:
             raise self.flaw(f"expected a name after {sigil}", f'quote other names: {sigil}"conv:0"')
+        self.position = match.end()
+        return match[0]
+
+    def bare_or_quoted(self) -> str:
+        """Read a name without a sigil."""
+        match = _bare(self.line, self.blank())
+        if match is None:
+            return self.string("write the name of a module, such as layers.0")
         self.position = match.end()
         return match[0]
 
@@ -260,6 +274,19 @@ class Cursor:
             self.flaws.append(flaw)
             self.position = end
             return None
+
+    def types_behind(self) -> list[Type | None] | None:
+        """Read an optional ``: type, _, type`` behind a call, where ``_`` is an unknown type."""
+        if not self.at(":"):
+            return None
+        types: list[Type | None] = []
+
+        def one() -> None:
+            types.append(None if self.accept_word("_") else self.type())
+
+        self.position += 1
+        self.items(one)
+        return types
 
     def items(self, read: Callable[[], object]) -> None:
         """Read ``item, item``."""

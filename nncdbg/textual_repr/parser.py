@@ -6,13 +6,16 @@ A line is a statement, so a line that fails is reported and skipped.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from nncdbg.errors import ParseError, UsageError
 from nncdbg.ir.kinds import called_graph
-from nncdbg.ir.names import all_defined
+from nncdbg.ir.names import all_defined, defined
 from nncdbg.ir.records import (
+    Graph,
+    GroupLine,
     Inline,
     Location,
     Node,
@@ -22,27 +25,33 @@ from nncdbg.ir.records import (
     StateLine,
     TensorType,
     Value,
+    zeros,
     zeros_like,
 )
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.lexemes import (
     BARE,
+    LOCAL,
     NO_PREFIXES,
     OP,
     PREFIX_END,
     RESERVED,
+    REST,
     STRING,
     Flaw,
     Prefixes,
     UndeclaredPrefix,
     name_text,
+    nearest,
     quote,
 )
 from nncdbg.text.listing import Listing, driver_lines
+from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.literals import filled
+from nncdbg.textual_repr.groups import GROUP, each_member, key_of, moment_name, states_of
+from nncdbg.textual_repr.passed_values import PassedValues
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
     Block,
@@ -50,6 +59,7 @@ from nncdbg.textual_repr.resolution import (
     WrittenCall,
     WrittenTrack,
     backward_signatures,
+    shown,
     wrong_calls,
     wrong_tracks,
 )
@@ -57,18 +67,19 @@ from nncdbg.textual_repr.statement_lines import StatementLines, salvaged
 from nncdbg.textual_repr.statements import Names, NameSpan, attributes_of
 
 # -- plain lines -----------------------------------------------------------------------------------
-# Fast path for the most common line, ``%y: f32[2] = Op(%x, %w, name=value) loc("net.py":12)``: one regular
+# Fast path for the most common line, ``%y = Op(%x, %w, name=value) : f32[2] loc("net.py":12)``: one regular
 # expression matches the whole line. Lines that do not match, or contain an error, are left to the full
 # parser, which produces the same nodes for the same lines.
 
 SEPARATOR = ", %"
 """The separator of operand names."""
 
-_NAME = rf"{BARE}(?:{PREFIX_END}{BARE})?"
-_NODE = rf'"[^"\\]*"|{BARE}{PREFIX_END}{BARE}'
+_NAME = rf"(?:{BARE}(?:{PREFIX_END}{REST})?|{LOCAL})"
+_NODE = rf'"[^"\\]*"|{BARE}{PREFIX_END}{REST}'
+_TYPE = r"[a-z][a-z0-9]*\[[^\]\"]*\]"
 _match_plain = re.compile(
-    rf"[ \t]*%({_NAME})(?:: ([a-z][a-z0-9]*\[[^\]\"]*\]))? = ({OP})\("
-    rf"%({_NAME}(?:, %{_NAME})*)(?:, ({OP}=[^\"()#%]+))?\)"
+    rf"[ \t]*%({_NAME})(?:: ({_TYPE}))? = ({OP})\("
+    rf"%({_NAME}(?:, %{_NAME})*)(?:, ({OP}=[^\"()#%]+))?\)(?: : ({_TYPE}))?"
     rf'(?: loc\((?:"([^"\\]*)":([0-9]{{1,9}})(?:, node ({_NODE}))?|node ({_NODE}))\))?'
 ).fullmatch
 
@@ -84,12 +95,13 @@ def plain_statement(
     match = _match_plain(line)
     if match is None:
         return None
-    name, type_text, op, operand_text, attribute_text, file, number, node, only_node = match.groups()
-    if op in RESERVED:
+    name, front, op, operand_text, attribute_text, behind, file, number, node, only_node = match.groups()
+    if op in RESERVED or (front and behind):
         return None
+    type_text = front or behind
     operands = tuple(operand_text.split(SEPARATOR))
     try:
-        if PREFIX_END in line:
+        if PREFIX_END in line or "%." in line:
             name = prefixes.full(name)
             operands = tuple(map(prefixes.full, operands))
         type = parse_type(type_text) if type_text else None
@@ -103,7 +115,33 @@ def plain_statement(
         )
     except (Flaw, UndeclaredPrefix):
         return None
+    op = with_overload(op) if "." in op else op
     return Node(op, operands, (Value(name, type),), attributes, (), location), operands, match
+
+
+_open_end = re.compile(r"[,(\[=][ \t\r]*\Z").search
+_wrapped_start = re.compile(r"[ \t]*(?::|loc\(|\||\)|->|\{)").match
+
+
+def last_line(lines: Sequence[str], first: int) -> int:
+    """Return the index of the last line of the statement that begins at `first`.
+
+    The next line continues a statement if it is indented deeper, and the statement is incomplete: a line
+    ends with a comma, an equals sign or an open bracket, or the next begins with a clause, as ``: f32[2]``.
+    """
+    last, indent = first, -1
+    while last + 1 < len(lines):
+        line, after = lines[last], lines[last + 1]
+        if _open_end(line) is None and _wrapped_start(after) is None:
+            break
+        if indent < 0:
+            if line.lstrip().startswith("#"):
+                break
+            indent = len(line) - len(line.lstrip())
+        if len(after) - len(after.lstrip()) <= indent or after.lstrip().startswith("#"):
+            break
+        last += 1
+    return last
 
 
 def _node_name(spelled: str | None, prefixes: Prefixes) -> str | None:
@@ -128,7 +166,7 @@ def read_plain(
     nested = block.parent is not None
     for at in range(index, len(lines)):
         found = plain_statement(lines[at], prefixes)
-        if found is None:
+        if found is None or (at + 1 < len(lines) and _wrapped_start(lines[at + 1]) is not None):
             return at
         node, operands, _ = found
         name = node.outputs[0].name
@@ -205,7 +243,8 @@ class ProgramLines(StatementLines):
 
     def state(self, cursor: Cursor, number: int) -> None:
         """Parse ``state %w: f32[4] = Op(...)``, or with a literal, ``data("key")`` or ``zeros for %v``."""
-        self.before_graphs("state")
+        if self.block is not None:
+            raise cursor.whole("state inside a block", "move the line before the first graph")
         names = Names()
         value = read.definition(cursor, names)
         if cursor.flaws:
@@ -221,7 +260,10 @@ class ProgramLines(StatementLines):
             if first is None:
                 first = zeros_like(value, of)
         if first is None:
-            raise cursor.flaw("expected `for`", self.zeros_hint(value.type))
+            first = zeros(value)
+        if first is None:
+            hint = "write a tensor of numbers with its sizes, such as f32[4], or zeros for %w"
+            raise cursor.flaw(f"zeros cannot make a {value.type}", hint)
         location = cursor.location()
         cursor.end()
         if isinstance(first, Node):
@@ -230,23 +272,101 @@ class ProgramLines(StatementLines):
         self.states.append(StateLine(value, first, of, self.take_comment()))
         self.define(names, number)
 
-    def zeros_hint(self, type: TensorType) -> str:
-        """Return the hint for ``zeros`` without ``for``: a state of the same type, or an op."""
-        like = [state.value.name for state in self.states if state.value.type == type]
-        if like:
-            return f"write the state it belongs to: zeros for %{name_text(like[-1])}"
-        return f"zeros belongs to a state, as in zeros for %w; without one, write {filled(type, 0)}"
+    def states_line(self, cursor: Cursor, number: int) -> None:
+        """Parse ``states layers.0 {``, the begin of a module's states, or ``states %m = zeros for %w``."""
+        if cursor.at("%"):
+            self.moments(cursor, number)
+            return
+        if self.block is not None:
+            raise cursor.whole("states inside a block", "move the block before or after the graphs")
+        module = "" if cursor.at("{") else cursor.bare_or_quoted()
+        self.in_states = number
+        self.prefixes = self.prefixes.within(module)
+        cursor.expect("{")
+        cursor.end()
+
+    def group(self, cursor: Cursor, number: int) -> None:
+        """Parse ``group %params = %w, %b`` or ``group %params = %encoder.*``."""
+        self.before_graphs("group")
+        line, names = read.group_line(cursor)
+        cursor.end()
+        self.check_group(names, line.prefix)
+        states = states_of(line, self.owners(), self.groups)
+        self.add_group(replace(line, comment=self.take_comment()), states, names.defines[0])
+
+    def check_group(self, names: Names, prefix: str = "") -> None:
+        """Raise Flaw for a member that is no state, or a prefix of none."""
+        for mark in names.uses:
+            if prefix and not any(name.startswith(prefix) for name in self.state_lines):
+                words = nearest(prefix.rstrip("."), {name.split(".")[0] for name in self.state_lines}, "%")
+                message = f"no state above starts with {name_text(prefix)}"
+                raise Flaw(message, mark.start, mark.width + 1, words or "declare the states above this line")
+            if not prefix and mark.name not in self.state_lines and mark.name not in self.groups:
+                words = nearest(mark.name, [*self.state_lines, *self.groups], "%")
+                message = f"{shown(mark.name)} is neither a state nor a group"
+                hint = words or "a group can use only the states and groups above it"
+                raise Flaw(message, mark.start, mark.width, hint, code="undefined")
+
+    def add_group(self, line: GroupLine, states: Sequence[str], mark: NameSpan) -> None:
+        """Declare a group of these states."""
+        owners = self.owners()
+        members: dict[str, str] = {}
+        for state in states:
+            other = members.setdefault(key_of(state, owners), state)
+            if other != state or len({*states}) < len(states):
+                message = f"{shown(line.name)} has two states of {shown(key_of(state, owners))}"
+                raise Flaw(message, mark.start, mark.width, f"remove {shown(state)} or {shown(other)}")
+        if not members:
+            raise Flaw(f"{shown(line.name)} has no member", mark.start, mark.width, form_of("group"))
+        if mark.name in self.state_lines or mark.name in self.groups:
+            message = f"{shown(mark.name)} is defined twice"
+            raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
+        self.groups[line.name] = members
+        self.group_lines.append(line)
+
+    def moments(self, cursor: Cursor, number: int) -> None:
+        """Parse ``states %m, %v = zeros for %params``: a state for each member of a group, for each name."""
+        self.before_graphs("states")
+        names, marks = Names(), []
+
+        def name() -> None:
+            start = cursor.blank()
+            marks.append(NameSpan(cursor.name("%"), start, cursor.position - start))
+
+        cursor.items(name)
+        cursor.expect("=")
+        if not cursor.accept_word("zeros"):
+            raise cursor.flaw("expected `zeros`")
+        if not cursor.accept_word("for"):
+            raise cursor.flaw("expected `for`")
+        of = read.use(cursor, names)
+        cursor.end()
+        self.check_group(names)
+        if of not in self.groups:
+            (place,) = names.uses
+            hint = f"write state {shown(marks[0].name)}: ... = zeros for {shown(of)}, or name a group"
+            raise Flaw(f"{shown(of)} is one state", place.start, place.width, hint, code=GROUP)
+        types = {state.value.name: state.value.type for state in self.states}
+        comment = self.take_comment()
+        for mark in marks:
+            made = {moment_name(state, mark.name): state for state in self.groups[of].values()}
+            self.define(Names(defines=[NameSpan(each, mark.start, mark.width) for each in made]), number)
+            for each, state in made.items():
+                value = Value(each, types[state])
+                self.states.append(StateLine(value, zeros_like(value, state), state))
+            self.add_group(GroupLine(mark.name, tuple(made), comment=comment), [*made], mark)
+            comment = ""
 
     def first_value(self, cursor: Cursor, value: Value, names: Names) -> Node | Inline | Reference | None:
         """Parse the first value of a state; None for ``zeros``, which needs the state after ``for``."""
         start = cursor.blank()
         if cursor.accept_word("zeros"):
             return None
+        if cursor.peek_word() == "data":
+            return read.reference(cursor, value.name)
         if not read.at_call(cursor):
             assert isinstance(value.type, TensorType)
             return Inline(cursor.array(value.type))
-        if cursor.peek_word() == "data":
-            return read.reference(cursor)
         op = read.op_name(cursor)
         if called_graph(op) is not None:
             raise Flaw("a graph cannot compute a state", start, len(op), "write the op itself, or a literal")
@@ -307,7 +427,9 @@ class ProgramLines(StatementLines):
             message = f"two graphs are named @{name_text(line.name)}"
             raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
         self.calls.append(WrittenCall(mark, number, None, None))
-        self.backwards.append(replace(line, comment=self.take_comment()))
+        self.backwards.append(
+            replace(line, by=each_member(line.by, self.groups), comment=self.take_comment())
+        )
 
 
 # -- parser ----------------------------------------------------------------------------------------
@@ -345,16 +467,19 @@ class TextParser(ProgramLines):
     def program(self) -> tuple[Program, Listing]:
         lines = self.lines
         index = 0
+        self.states_behind()
         while index < len(lines):
+            if index in self.behind:
+                index = self.behind[index]
+                continue
             block = self.block
-            if block is not None and not block.end and not self.comment and not self.too_deep:
+            if block is not None and not (block.end or self.comment or self.too_deep or self.grouped):
                 index = read_plain(lines, index, block, self.prefixes, self.state_lines)
             if index < len(lines):
-                self.line(lines[index], index + 1)
-                index += 1
+                index = self.one(index, last_line(lines, index))
         self.finish()
         program = Program(
-            self.graphs,
+            self.complete_graphs(),
             next(iter(self.graphs)),
             tuple(self.stores),
             self.opsets,
@@ -362,25 +487,90 @@ class TextParser(ProgramLines):
             tuple(self.runs),
             tuple(self.backwards),
             self.streams,
+            tuple(self.group_lines),
             self.file,
             prefixes=self.prefixes.declared,
             notes=tuple(self.notes),
         )
         statements, headers = driver_lines(program, self.state_lines, self.run_lines, self.headers)
         statements, headers = {**self.statements, **statements}, {**self.headers, **headers}
-        return program, Listing(tuple(lines), statements, headers, self.file, self.prefixes)
+        wrapped = {
+            first + further: first
+            for first, text in self.wrapped.items()
+            for further in range(1, text.count("\n") + 1)
+        }
+        prefixes = self.prefixes.within("")
+        return program, Listing(tuple(lines), statements, headers, self.file, prefixes, wrapped)
+
+    def one(self, index: int, last: int) -> int:
+        """Parse the statement on the lines from `index` to `last`; return the index of the next line."""
+        if last > index:
+            self.wrapped[index + 1] = "\n".join(self.lines[index : last + 1])
+        self.line(self.wrapped.get(index + 1, self.lines[index]), index + 1)
+        return last + 1
+
+    def states_behind(self) -> None:
+        """Parse the blocks of states after the first graph, whose statements may read the states."""
+        lines = self.lines
+        first = next((index for index, line in enumerate(lines) if _word_of(line) == "graph"), len(lines))
+        starts = [index for index in range(first, len(lines)) if _word_of(lines[index]) == "states"]
+        for index in range(first if starts else 0):
+            if _word_of(lines[index]) == "prefix":
+                self.line(lines[index], index + 1)
+                self.behind[index] = index + 1
+        for start in starts:
+            ends = (index for index in range(start + 1, len(lines)) if _ends_states(lines[index]))
+            end = next(ends, len(lines))
+            self.behind[start] = end = end + (end < len(lines) and lines[end].lstrip().startswith("}"))
+            index = start
+            while index < end:
+                last = last_line(lines, index)
+                index = self.one(index, last)
+            self.close_states(end)
+
+    def complete_graphs(self) -> dict[str, Graph]:
+        """Return the graphs with the values that ``...`` stands for; raise the errors in them."""
+        if not self.listed:
+            return self.graphs
+        expansion = PassedValues(self.graphs, self.listed, next(iter(self.graphs)), self.state_lines)
+        for use in self.deferred:
+            if use.mark.name in expansion.missing:
+                message = f"{shown(use.mark.name)} is not defined, and no call above returns it"
+                hint = "define it above, or in one graph that is called above with ... in its outputs"
+                self.report(use.line, Flaw(message, use.mark.start, use.mark.width, hint, code="undefined"))
+        graphs = expansion.graphs()
+        for graph in graphs.values():
+            twice = [name for name, count in Counter(v.name for v in defined(graph)).items() if count > 1]
+            for name in filter(None, twice[: len(self.errors) == 0]):
+                message = f"@{name_text(graph.name)} defines {shown(name)} and gets it from ..."
+                line = self.graph_lines[graph.name]
+                width = len(self.text_of(line).rstrip())
+                self.report(line, Flaw(message, 0, width, "choose another name", code="redefined"))
+        self.raise_errors()
+        return graphs
 
     def finish(self) -> None:
         """Finish the text: check open blocks and calls, and raise the errors found."""
         self.close_unclosed(len(self.lines))
+        self.close_states(len(self.lines))
         graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
-        for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions()):
+        for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions(), self.listed):
             self.report(line, flaw)
+        called = {run.graph for run in self.runs} | {e.graph for run in self.runs for e in run.evaluations}
+        for name, mark, number in self.hiding:
+            if name in (called or [*graphs][:1]):
+                hint = f"choose another name (it is a state, line {self.state_lines[mark.name]})"
+                message = f"{shown(mark.name)} is an input of the program, and hides a state of the same name"
+                self.report(number, Flaw(message, mark.start, mark.width, hint, code="redefined"))
         for line, flaw in wrong_tracks(self.tracks, self.value_names, self.prefixes):
             self.report(line, flaw)
         if not self.graphs and not self.errors:
             hint = "add a graph: graph @main() -> () {"
             self.report(len(self.lines), Flaw("the text has no graph", 0, 1, hint))
+        self.raise_errors()
+
+    def raise_errors(self) -> None:
+        """Raise the errors so far as one, in the order of their lines."""
         if not self.errors:
             return
         errors = sorted(self.errors, key=lambda error: (error.line or 0, error.column or 0))
@@ -402,6 +592,8 @@ class TextParser(ProgramLines):
             start = cursor.blank()
             if text.startswith("#", start):
                 self.remark(text, start, number)
+            elif self.in_states and start < len(text):
+                self.in_state_block(cursor, number)
             elif text.startswith("}", start):
                 self.close(cursor, number)
             elif start < len(text):
@@ -417,6 +609,30 @@ class TextParser(ProgramLines):
         for passed in cursor.flaws:
             self.report(number, passed)
         self.notes += [f"line {number}: {words}" for words in cursor.notes]
+
+    def in_state_block(self, cursor: Cursor, number: int) -> None:
+        """Parse a state without its first word, or the end of the block."""
+        if cursor.accept("}"):
+            self.leave_states()
+            cursor.end()
+        elif _ends_states(cursor.line):
+            self.close_states(number - 1)
+            self.line(cursor.line, number)
+        else:
+            cursor.accept_word("state")
+            self.state(cursor, number)
+
+    def leave_states(self) -> None:
+        self.in_states = 0
+        self.prefixes = self.prefixes.within("")
+
+    def close_states(self, number: int) -> None:
+        """Report an open block of states before line `number` + 1."""
+        if self.in_states:
+            text = self.text_of(self.in_states)
+            hint = f"add }} before line {number + 1}"
+            self.report(self.in_states, Flaw("this block is not closed", len(text.rstrip()) - 1, 1, hint))
+            self.leave_states()
 
     def remark(self, text: str, start: int, number: int) -> None:
         """Skip ``#``, keep ``##`` for the next statement, and ``##!`` for the enclosing block."""
@@ -435,6 +651,8 @@ _READERS: Mapping[str, Callable[[TextParser, Cursor, int], None]] = {
     "store": TextParser.store,
     "prefix": TextParser.prefix,
     "state": TextParser.state,
+    "states": TextParser.states_line,
+    "group": TextParser.group,
     "run": TextParser.run,
     "evaluate": TextParser.evaluate,
     "track": TextParser.track,
@@ -450,6 +668,20 @@ _READERS: Mapping[str, Callable[[TextParser, Cursor, int], None]] = {
     "next": TextParser.last,
 }
 """The reader of a line by its first word."""
+
+
+_first_word = re.compile(r"[ \t]*([a-z]+)").match
+
+
+def _word_of(line: str) -> str:
+    match = _first_word(line)
+    return match[1] if match is not None else ""
+
+
+def _ends_states(line: str) -> bool:
+    """Return whether a line is no state: a brace, or the first line of something else."""
+    word = _word_of(line)
+    return line.lstrip().startswith("}") or (word in _READERS and word != "state")
 
 
 def _comment(rest: str) -> str:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from nncdbg.dtypes import NUMPY, ONNX
 from nncdbg.text.lexemes import BARE, RESERVED, nearest, quote
 
-STATEMENT = "a statement looks like %y: f32[2] = Op(%x, name=value)"
+STATEMENT = "a statement looks like %y = Op(%x, name=value) : f32[2]"
 LITERAL = 'a literal looks like 5, -0.0, inf, nan, true, "text" or [1, 2]'
+GRADS = "all gradients of a backward call are a group in grads %g = @loss.backward(1.0, %s)"
+GROUP_OF_GROUPS = "give each prefix a group of its own, and name these: group %params = %encoder, %decoder"
 SAVED = "a call that saves values for its backward graph looks like %l, saved %s = @loss(%x)"
 GRAPH = "a graph looks like graph @main(%x: f32[2]) -> (%y: f32[2]) {"
 
@@ -23,9 +25,12 @@ _FORMS = {
     "stream": 'a stream looks like stream s2 "cuda:0"',
     "state": "a state looks like state %w: f32[4,3] = RandomNormal(shape=[4,3]), "
     "or state %m: f32[4,3] = zeros for %w",
+    "states": "the states of a module look like states layers.0 { with lines such as %.w: f32[4,3] = data, "
+    "the moments of a group like states %m = zeros for %params",
     "run": 'a run looks like run @train for %x, %t in data("x"), data("t") batch 32 epochs 10',
     "evaluate": 'an evaluation looks like evaluate @accuracy for %x, %t in data("x"), data("t") batch 100',
     "track": "a track looks like track accuracy = mean(argmax(%y, 1) == %t)",
+    "group": "a group looks like group %params = %w, %b, or group %params = %encoder.*",
     "backward": "it looks like backward @loss.backward of @loss by (%w, %x) checkpoints 8",
     "graph": GRAPH,
     "if": "a branch looks like if %c @then {",
@@ -243,7 +248,20 @@ def outside_repair(line: str) -> str:
         return "open one before it: graph @main() -> () {"
     if line.rstrip().endswith(("{", ":")):
         return GRAPH
-    outside = ("opset", "store", "prefix", "stream", "state", "graph", "backward", "run", "evaluate", "track")
+    outside = (
+        "opset",
+        "store",
+        "prefix",
+        "stream",
+        "state",
+        "states",
+        "group",
+        "graph",
+        "backward",
+        "run",
+        "evaluate",
+        "track",
+    )
     return nearest(word[1], outside) or f"outside graphs, a line starts with {', '.join(outside)}"
 
 

@@ -15,7 +15,9 @@ from nncdbg.expression.tracked import parse_tracked
 from nncdbg.ir.records import BackwardLine, Constant, Graph, Node, Path, Placement, Value
 from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.counting import counted
-from nncdbg.text.lexemes import Flaw, Prefixes, name_text, nearest, quote
+from nncdbg.text.lexemes import ELLIPSIS, Flaw, Prefixes, name_text, nearest, quote
+from nncdbg.textual_repr.groups import Members
+from nncdbg.textual_repr.passed_values import ALL_LISTED, Listed
 from nncdbg.textual_repr.statements import NameSpan
 
 ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
@@ -58,8 +60,14 @@ class Block:
     constants: list[Constant] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, Members] = field(default_factory=dict)
+    """The groups that its statements define."""
     results: tuple[Value, ...] | None = None
     end: int = 0
+    listed: Listed | None = None
+    """The listed values of a graph whose inputs or outputs end in ``...``."""
+    open_names: bool = False
+    """Values may be passed, so an undefined name is no error before the end of the text."""
     before: Placement | None = None
     after: Placement | None = None
     astray: bool = False
@@ -86,11 +94,14 @@ class Block:
         nodes, constants, comment = tuple(self.nodes), tuple(self.constants), "\n".join(self.comment)
         return Graph(self.name, self.inputs, outputs, nodes, constants, comment, self.before, self.after)
 
-    def end_line(self) -> str:
+    def end_line(self, prefixes: Prefixes) -> str:
         """Return a last line of this block, with the values that it needs."""
-        names = [f"%{name_text(value.name)}" for value in self.outputs]
+        spell = prefixes.spell
+        names = [f"%{spell(value.name)}" for value in self.outputs]
+        if self.listed is not None and self.listed.outputs is not None:
+            names.append(ELLIPSIS)
         if self.kind == "body":
-            names = [f"%{name_text(value.name)} = %{name_text(value.name)}" for value in self.inputs[1:]]
+            names = [f"%{spell(value.name)} = %{spell(value.name)}" for value in self.inputs[1:]]
         elif self.header is not None and self.header.branch is not None:
             names = [f"%{name_text(value.name)}" for value in self.header.branch.results or ()]
         return f"{ENDS[self.kind]} {', '.join(names)}".rstrip()
@@ -129,6 +140,10 @@ class WrittenCall:
     inputs: int | None
     """The number of operands; None if the line names none."""
     outputs: int | None
+    rest: frozenset[str] = frozenset()
+    """Which of its lists end in ``...``: ``inputs``, ``outputs``."""
+    nested: bool = False
+    """Whether the call is in a nested block, where no list ends in ``...``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +288,7 @@ def wrong_calls(
     graphs: Mapping[str, Graph],
     broken: Container[str],
     suggestions: Suggestions,
+    listed: Mapping[str, Listed] = ALL_LISTED,
 ) -> Iterable[tuple[int, Flaw]]:
     """Yield the invalid calls with their lines; graphs in `broken` had errors themselves."""
     for call in calls:
@@ -285,6 +301,10 @@ def wrong_calls(
             yield call.line, Flaw(message, mark.start, mark.width, hint, code="unknown-graph")
         if graph is None:
             continue
+        own = listed.get(mark.name, Listed())
+        for number, what in ((own.inputs, "inputs"), (own.outputs, "outputs")):
+            if message := _wrong_passing(call, name, number, what):
+                yield call.line, Flaw(message, mark.start, mark.width, _PASSED_HINT, code="arity")
         for count, wanted, what in (
             (call.inputs, len(graph.inputs), "input"),
             (call.outputs, len(graph.outputs), "output"),
@@ -293,6 +313,21 @@ def wrong_calls(
                 message = f"{name} has {counted(wanted, what)}, not {count}"
                 hint = _call_hint(call, graph, what)
                 yield call.line, Flaw(message, mark.start, mark.width, hint, code="arity")
+
+
+_PASSED_HINT = "write ... at the end of the list in the call and in the graph, or list all values in both"
+
+
+def _wrong_passing(call: WrittenCall, name: str, listed: int | None, what: str) -> str:
+    """Return what is wrong with the ``...`` of a call; empty if nothing is."""
+    ends = what in call.rest
+    if listed is None:
+        return f"the {what} of {name} do not end in ..." if ends else ""
+    if call.outputs is None:
+        return f"{name} has ... in its {what}, and this line passes no values under their own names"
+    if call.nested:
+        return f"{name} has ... in its {what}, and this call is in a nested block"
+    return "" if ends else f"the {what} of {name} end in ..."
 
 
 def _call_hint(call: WrittenCall, graph: Graph, what: str) -> str:

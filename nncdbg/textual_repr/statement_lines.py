@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nncdbg.errors import Excerpt, GraphError
@@ -12,18 +12,32 @@ from nncdbg.ir.records import (
     BackwardLine,
     Constant,
     Graph,
+    GroupLine,
     Inline,
     Node,
+    Operand,
     Path,
     RunLine,
     StateLine,
     TensorType,
     Value,
 )
-from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, unquote
+from nncdbg.text.lexemes import BARE, LOCAL, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, nearest, unquote
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.groups import (
+    GROUP,
+    Members,
+    check_members,
+    differentiated_by,
+    group_operands,
+    key_of,
+    member_names,
+    not_one_value,
+    spread,
+)
+from nncdbg.textual_repr.passed_values import Listed
 from nncdbg.textual_repr.repairs import SAVED, outside_repair, statement_repair, value_repair
 from nncdbg.textual_repr.resolution import (
     CALLED,
@@ -49,7 +63,7 @@ DEEPEST = 1000
 _LONGEST_HINT = 600
 
 _graph_name = re.compile(rf"@({BARE}|{STRING})")
-_value_name = re.compile(rf"%({PREFIXED}|{BARE}|{STRING})")
+_value_name = re.compile(rf"%({PREFIXED}|{LOCAL}|{BARE}|{STRING})")
 
 
 def salvaged(spelled: str) -> str:
@@ -97,15 +111,44 @@ class StatementLines:
         self.run_lines: list[list[int]] = []
         self.tracks: list[WrittenTrack] = []
         self.backwards: list[BackwardLine] = []
+        self.groups: dict[str, Members] = {}
+        """The groups of states, by name."""
+        self.group_lines: list[GroupLine] = []
+        self.grouped = False
+        """A statement of this graph defines a group: its lines need the full parser."""
+        self.salvaged: set[str] = set()
+        """The names that failed lines seem to define."""
+        self.broken_groups = False
+        """A line that declares a group failed: what statements do with groups is not reported."""
+        self.hiding: list[tuple[str, NameSpan, int]] = []
+        """The inputs of graphs that hide a state: the graph, the name and the line."""
         self.too_deep = False
         """A block of this graph is nested too deeply; the rest of the graph is skipped."""
+        self.in_states = 0
+        """The line of the open block of states; 0 outside of one."""
+        self.behind: dict[int, int] = {}
+        """Stretches of lines that are parsed before their turn: the first index, and that after the last."""
+        self.listed: dict[str, Listed] = {}
+        self.deferred: list[Unresolved] = []
+        """Uses of names that may be passed values."""
+        self.wrapped: dict[int, str] = {}
+        """The statements of several lines by their first line, with the line ends."""
 
     def text_of(self, number: int) -> str:
         """Return the line with this 1-based number."""
         return self.lines[number - 1 - self.before]
 
     def report(self, line: int, flaw: Flaw) -> None:
-        excerpt = Excerpt(self.text_of(line), line, flaw.start + 1, max(1, flaw.width), self.file)
+        """Add an error of the statement whose first line is `line`."""
+        if flaw.code == GROUP and self.broken_groups:
+            return
+        start, width = flaw.start, max(1, flaw.width)
+        if line in self.wrapped:
+            above = self.wrapped[line][:start]
+            line += above.count("\n")
+            start -= above.rfind("\n") + 1
+            width = max(1, min(width, len(self.text_of(line)) - start))
+        excerpt = Excerpt(self.text_of(line), line, start + 1, width, self.file)
         hint = flaw.hint
         if hint is not None and len(hint) > _LONGEST_HINT:
             hint = hint[:_LONGEST_HINT] + "..."
@@ -176,12 +219,19 @@ class StatementLines:
         for mark in names.uses:
             if mark.name in self.state_lines:
                 continue
+            members = self.members(mark.name)
+            if members is not None:
+                if mark.name not in names.groups:
+                    self.report(number, not_one_value(mark, members))
+                continue
             if block is None:
                 hint = "a state can use only the states above it"
                 flaw = Flaw(f"{shown(mark.name)} is not a state", mark.start, mark.width, hint)
                 self.report(number, flaw)
             elif not block.sees(mark.name):
-                self.unresolved.append(Unresolved(mark, number, block, len(block.nodes)))
+                use = Unresolved(mark, number, block, len(block.nodes))
+                around = [*block.outwards()][-1]
+                (self.deferred if around.open_names else self.unresolved).append(use)
 
     def define(self, names: Names, number: int) -> None:
         """Define names in the block; report duplicates and names that hide others."""
@@ -189,8 +239,15 @@ class StatementLines:
         own = self.state_lines if block is None else block.names
         for mark in names.defines:
             line = self.state_lines.get(mark.name)
+            if line is not None and block is not None and block.kind == "graph" and number == block.line:
+                # An input of a graph hides the state.
+                self.hiding.append((block.name, mark, number))
+                line = None
             if line is None and block is not None:
                 line = block.line_of(mark.name)
+            if line is None and mark.name in self.groups:
+                message, hint = f"{shown(mark.name)} is a group of states", "choose another name"
+                self.report(number, Flaw(message, mark.start, mark.width, hint, code="redefined"))
             if line is not None:
                 fault = "is defined twice" if mark.name in own else "hides a value of the same name"
                 why = f"it is defined at line {line}); a loop rebinds with next"
@@ -222,8 +279,10 @@ class StatementLines:
             self.open_broken(None if word == "graph" else block, text, number)
         elif word in ENDS.values():
             return
-        elif word == "state" and (spelled := _value_name.search(text)) is not None:
-            self.state_lines.setdefault(self.salvaged_name(spelled[1]), number)
+        elif word in ("state", "states", "group") or self.in_states:
+            self.broken_groups = self.broken_groups or word in ("states", "group")
+            for spelled in _value_name.findall(text.split("=")[0]):
+                self.state_lines.setdefault(self.salvaged_name(spelled), number)
         elif "=" in text:
             self.take_names(text.split("=")[0], number)
 
@@ -248,11 +307,145 @@ class StatementLines:
             name = self.salvaged_name(spelled)
             if not self.block.sees(name):
                 self.block.names[name] = number
+                self.salvaged.add(name)
 
     def salvaged_name(self, spelled: str) -> str:
         """Return the name that a line seems to have, with its prefix expanded if it is declared."""
         found = self.prefixes.find(spelled)
         return salvaged(spelled) if found is None else found
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def members(self, name: str) -> Members | None:
+        """Return the members of a group that this block sees; None for another name."""
+        if self.grouped and self.block is not None:
+            for block in self.block.outwards():
+                if name in block.names:
+                    return block.groups.get(name)
+        return self.groups.get(name)
+
+    def owners(self) -> Mapping[str, str | None]:
+        """Map each state to the state that it belongs to."""
+        return {state.value.name: state.of for state in self.states}
+
+    def gradients(self) -> Mapping[str, tuple[str, ...]]:
+        """Return what each ``backward`` line of the text differentiates by; the lines may come later."""
+        return differentiated_by(self.lines, self.prefixes, self.groups)
+
+    def enter_gradients(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
+        """Add ``grads %g = @loss.backward(1.0, %s)``: a call with a member of the group for each result."""
+        assert names.grads is not None
+        check_no_inline(names)
+        by = self.gradients().get(mark.name) if node.called is not None else None
+        if by is None:
+            hint = f"add the line: backward {node.op}.backward of {node.op} by (%w), and call its graph"
+            hint = nearest(mark.name, self.gradients(), "@") or hint
+            raise Flaw(f"{node.op} is not the graph of a `backward` line", mark.start, mark.width, hint)
+        owners = self.owners()
+        keys = [key_of(name, owners) for name in by]
+        (place,) = names.defines
+        outputs = tuple(map(Value, member_names(names.grads, keys).values()))
+        self.enter_all(block, [(replace(node, outputs=outputs), mark)], names, number)
+        self.define_group(block, place, keys, number)
+
+    def enter_spread(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
+        """Add the statements of a statement over groups, one for each member of its first group."""
+        check_no_inline(names)
+        if node.placement is not None or names.saved is not None:
+            what = "has no margin" if names.saved is None else "saves no values"
+            hint = "write a statement for each member"
+            raise Flaw(f"a statement over groups {what}", mark.start, mark.width, hint)
+        groups = {
+            place.name: found for place in names.uses if (found := self.members(place.name)) is not None
+        }
+        first = group_operands(node, groups)[0]
+        for place in names.uses:
+            if place.name in groups:
+                check_members(place, groups[place.name], first, groups[first], self.backward_of(place.name))
+        for place, value in zip(names.defines, [v for v in node.outputs if v.name], strict=True):
+            if value.type is not None:
+                hint = f"write {shown(place.name)} = ..."
+                raise Flaw(
+                    f"{shown(place.name)} is a group, which has no type", place.start, place.width, hint
+                )
+        keys = [*groups[first]]
+        names = replace(names, groups=frozenset(groups))
+        self.enter_all(block, [(each, mark) for each in spread(node, groups)], names, number)
+        for place in names.defines:
+            self.define_group(block, place, keys, number)
+
+    def updated_members(
+        self, targets: Sequence[Value], places: Sequence[NameSpan]
+    ) -> tuple[tuple[Value, ...], tuple[Operand, ...], frozenset[str]]:
+        """Return the states and new values of an update, with the members of groups, and the used names."""
+        pairs: dict[str, str] = {}
+        for target, place in zip(targets, places, strict=True):
+            if place.name in self.salvaged:
+                continue
+            new, own = self.members(place.name), self.groups.get(target.name)
+            if own is not None and new is None:
+                message = (
+                    f"{shown(target.name)} is a group of {len(own)} states, {shown(place.name)} one value"
+                )
+                hint = "write a group with a value for each state"
+                raise Flaw(message, place.start, place.width, hint, code=GROUP)
+            if own is None and new is not None:
+                raise not_one_value(place, new)
+            if own is not None and new is not None:
+                check_members(place, new, target.name, own)
+                check_members(place, own, place.name, new)
+            added = {target.name: place.name} if own is None or new is None else {own[k]: new[k] for k in own}
+            for state in added:
+                if state in pairs:
+                    hint = "write each state once"
+                    raise Flaw(f"{shown(state)} is updated twice", place.start, place.width, hint)
+            pairs |= added
+        used = frozenset(place.name for place in places)
+        return tuple(map(Value, pairs)), tuple(pairs.values()), used
+
+    def enter_all(
+        self, block: Block, nodes: Sequence[tuple[Node, NameSpan]], names: Names, number: int
+    ) -> None:
+        """Add the statements of one line, with the places of their ops."""
+        self.resolve(names, number)
+        self.define(names, number)
+        for node, mark in nodes:
+            self.enter(block, node, Names(), mark, number)
+
+    def enter_inline(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
+        """Add a statement after those in the place of its operands."""
+        if node.placement is not None:
+            check_no_inline(names)
+        inner = [(replace(each, location=node.location), place) for each, place in names.inline]
+        defines = [NameSpan(each.outputs[0].name, place.start, place.width) for each, place in inner]
+        names.defines = [*defines, *names.defines]
+        self.enter_all(block, [*inner, (node, mark)], names, number)
+
+    def backward_of(self, group: str) -> str:
+        """Return the call that ``grads %group = ...`` takes its gradients from; empty for another group."""
+        blocks = self.block.outwards() if self.block is not None else ()
+        outputs = (
+            (node.op, value.name)
+            for each in blocks
+            for node in each.nodes
+            if node.called
+            for value in node.outputs
+        )
+        return next((op for op, name in outputs if name.startswith(f"{group}.")), "")
+
+    def define_group(self, block: Block, place: NameSpan, keys: Sequence[str], number: int) -> None:
+        """Define a group of this block, and its members."""
+        members = member_names(place.name, keys)
+        for name in members.values():
+            line = self.state_lines.get(name) or block.line_of(name)
+            if line is not None:
+                message = f"the group {shown(place.name)} defines {shown(name)} again"
+                hint = f"choose another name (it is defined at line {line})"
+                flaw = Flaw(message, place.start, place.width, hint, code="redefined", related=line)
+                self.report(number, flaw)
+        block.names.update(dict.fromkeys(members.values(), number))
+        block.groups[place.name] = members
+        self.grouped = True
 
     # -- blocks --------------------------------------------------------------------------------
 
@@ -262,12 +455,14 @@ class StatementLines:
         start = cursor.blank()
         name = cursor.name("@")
         width = cursor.position - start
+        self.grouped = False
         names = Names()
         cursor.expect("(")
-        inputs = read.definitions(cursor, names, ")")
+        self.prefixes = cursor.prefixes = self.prefixes.within(name)
+        inputs = read.definitions(cursor, names, ")", "inputs")
         cursor.expect("->")
         cursor.expect("(")
-        outputs = read.definitions(cursor, Names(), ")")
+        outputs = read.definitions(cursor, names_out := Names(), ")", "outputs")
         margin = cursor.placement()
         cursor.expect("{")
         cursor.end()
@@ -275,6 +470,13 @@ class StatementLines:
         self.comment.clear()
         first = self.graph_lines.setdefault(name, number)
         block = Block("graph", number, (name,), None, None, name, inputs, outputs, comment, before=margin)
+        if rest := names.rest | names_out.rest:
+            block.listed = Listed(
+                len(inputs) if "inputs" in rest else None, len(outputs) if "outputs" in rest else None
+            )
+            block.open_names = "inputs" in rest
+            if first == number:
+                self.listed[name] = block.listed
         self.open(block, names)
         if first != number:
             hint = f"the first is at line {first}"
@@ -312,7 +514,7 @@ class StatementLines:
             self.salvage(cursor.line, number)
             return
         if not block.end and not block.astray:
-            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}: write {block.end_line()}"
+            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}: write {block.end_line(self.prefixes)}"
             self.report(number, Flaw(f"the block has no {ENDS[block.kind]}", cursor.position, 1, hint))
         cursor.expect("}")
         if cursor.accept_word("else"):
@@ -379,17 +581,18 @@ class StatementLines:
         names = Names()
         values = read.outputs(cursor, names)
         start = cursor.blank()
-        if not read.at_call(cursor):
+        if values and cursor.peek_word() == "data":
+            value = _only(values, cursor, start)
+            constant = Constant(value, read.reference(cursor, value.name))
+            cursor.end()
+            self.enter_constant(block, constant, names, number)
+        elif not read.at_call(cursor):
             literal = self.constant(cursor, values, start)
             if literal is None:
                 self.comment.clear()
                 self.define(names, number)
             else:
                 self.enter_constant(block, literal, names, number)
-        elif values and cursor.peek_word() == "data":
-            constant = Constant(_only(values, cursor, start), read.reference(cursor))
-            cursor.end()
-            self.enter_constant(block, constant, names, number)
         else:
             self.op(block, cursor, values, names, number)
 
@@ -425,32 +628,54 @@ class StatementLines:
         op = read.op_name(cursor)
         width = cursor.position - start
         cursor.expect("(")
+        names.results = tuple(value.name for value in values)
         operands, attributes = read.arguments(cursor, names)
+        values = read.typed(cursor, values)
         location, margin = cursor.suffix()
         called = called_graph(op)
+        if names.rest and called is None:
+            raise Flaw("only a call has ...", start, width, "list the operands and outputs of an op")
         if names.saved is not None:
             if called is None:
                 raise Flaw("only a call saves values", start, width, SAVED)
             attributes["saved"] = names.saved
         mark = NameSpan(op if called is None else called, start, width)
         node = Node(op, operands, values, attributes, (), location, placement=margin)
-        self.enter(block, node, names, mark, number)
+        if names.grads is not None:
+            self.enter_gradients(block, node, names, mark, number)
+        elif (self.groups or self.grouped) and any(self.members(use.name) for use in names.uses):
+            self.enter_spread(block, node, names, mark, number)
+        elif names.inline:
+            self.enter_inline(block, node, names, mark, number)
+        else:
+            self.enter(block, node, names, mark, number)
 
     def update(self, cursor: Cursor, number: int) -> None:
         """Parse ``update %w = %w.1, %m = %m.1``."""
         block = self.inside(cursor)
         names = Names()
-        states, values = read.updates(cursor, names, self.state_lines)
+        states, places = read.updates(cursor, names, {*self.state_lines, *self.groups})
+        values: tuple[Operand, ...] = tuple(place.name for place in places)
         location, margin = cursor.suffix()
+        own = next((each for each in block.outwards() if each.parent is None), block)
+        if hidden := next((each.name for each in states if each.name in own.names), None):
+            hint = f"rename the input of @{own.name}"
+            raise cursor.whole(f"{shown(hidden)} is an input here, and hides the state", hint)
+        if self.groups or self.grouped:
+            states, values, names.groups = self.updated_members(states, places)
         node = Node("update", values, states, {}, (), location, placement=margin)
-        self.enter(block, node, names, NameSpan("update", cursor.line.index("update"), 6), number)
+        mark = NameSpan("update", cursor.line.index("update"), 6)
+        enter = self.enter_inline if names.inline else self.enter
+        enter(block, node, names, mark, number)
 
     def enter(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
         """Add a parsed op or call to its block; its name is at `mark`."""
         self.resolve(names, number)
         self.define(names, number)
         if node.called is not None:
-            self.calls.append(WrittenCall(mark, number, len(node.inputs), len(node.outputs)))
+            rest, nested = frozenset(names.rest), block.parent is not None
+            self.calls.append(WrittenCall(mark, number, len(node.inputs), len(node.outputs), rest, nested))
+            block.open_names |= "outputs" in rest
         comment = self.take_comment()
         block.nodes.append(replace(node, comment=comment) if comment else node)
         block.lines.append(number)
@@ -479,7 +704,7 @@ class StatementLines:
             return
         if word != ENDS[block.kind]:
             block.astray = True
-            hint = f"it ends in {ENDS[block.kind]}: write {block.end_line()}"
+            hint = f"it ends in {ENDS[block.kind]}: write {block.end_line(self.prefixes)}"
             raise cursor.whole(f"{word} in {CALLED[block.kind]}", hint)
         block.end = number
         names = Names()
@@ -490,22 +715,27 @@ class StatementLines:
         block.after = cursor.placement()
         cursor.end()
         self.resolve(names, number)
-        self.check_results(block, results, cursor)
+        self.check_results(block, results, cursor, names)
         block.results = results
 
-    def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor) -> None:
+    def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor, names: Names) -> None:
         """Check that a graph returns its declared outputs, and that branches yield equally many values."""
+        passes = block.listed is not None and block.listed.outputs is not None
+        if passes != ("outputs" in names.rest):
+            message = f"the outputs of the block {'end' if passes else 'do not end'} in ..."
+            raise cursor.whole(message, f"write {block.end_line(self.prefixes)}")
         if block.kind == "graph":
             named, given = [v.name for v in block.outputs], [v.name for v in results]
             if len(named) != len(given):
                 count = f"{len(named)} output{'' if len(named) == 1 else 's'}"
                 message = f"the graph has {count}, but return has {len(given)}"
-                hint = f"its outputs are declared at line {block.line}: write {block.end_line()}"
+                hint = f"its outputs are declared at line {block.line}: write {block.end_line(self.prefixes)}"
                 raise cursor.whole(message, hint)
             for name, value in zip(named, given, strict=True):
                 if name != value:
                     message = f"return has {shown(value)} where the graph's output is {shown(name)}"
-                    hint = f"use the names declared at line {block.line}: write {block.end_line()}"
+                    right = block.end_line(self.prefixes)
+                    hint = f"use the names declared at line {block.line}: write {right}"
                     raise cursor.whole(message, hint)
         elif block.kind == "else" and block.header is not None and block.header.branch is not None:
             first = block.header.branch
@@ -513,6 +743,14 @@ class StatementLines:
                 counts = f"{len(first.results)} in the first branch, {len(results)} in this one"
                 hint = f"both branches must yield the same number of values; see line {first.end}"
                 raise cursor.whole(f"the number of results differs: {counts}", hint)
+
+
+def check_no_inline(names: Names) -> None:
+    """Raise Flaw for an inline operand in a line that cannot have one."""
+    if names.inline:
+        _, place = names.inline[0]
+        message = "a statement over groups or with a margin has no inline operand"
+        raise Flaw(message, place.start, place.width, "compute it in a line of its own")
 
 
 def _only(values: tuple[Value, ...], cursor: Cursor, start: int) -> Value:

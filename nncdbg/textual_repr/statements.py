@@ -6,26 +6,31 @@ Positions (`NameSpan`) are recorded, so that an error about a name can underline
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from nncdbg.ir.kinds import is_transfer
+from nncdbg.ir.kinds import called_graph, is_transfer
+from nncdbg.ir.names import fresh_name
 from nncdbg.ir.records import (
     Attribute,
     BackwardLine,
+    GroupLine,
     Literal,
+    Node,
     Operand,
     Reference,
     RunLine,
     TrackLine,
     Value,
 )
-from nncdbg.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import BARE, ELLIPSIS, OP, RESERVED, STRING, Flaw, name_text, quote
+from nncdbg.text.torch_names import with_overload
 from nncdbg.text.types import type_end
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.repairs import SAVED, close_word, form_of, name_repair
+from nncdbg.textual_repr.repairs import GRADS, GROUP_OF_GROUPS, SAVED, close_word, form_of, name_repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,18 @@ class Names:
     defines: list[NameSpan] = field(default_factory=list)
     saved: str | None = None
     """The name after ``saved``: what the call keeps for its backward graph."""
+    rest: set[str] = field(default_factory=set)
+    """Which lists end in ``...``: ``inputs`` or operands, ``outputs``."""
+    grads: str | None = None
+    """The name after ``grads``: the group of all results of the call."""
+    groups: frozenset[str] = frozenset()
+    """The used names that may be groups; elsewhere, a group is an error."""
+    results: tuple[str, ...] = ()
+    """The results of the statement, after which those of its inline operands are named."""
+    inline: list[tuple[Node, NameSpan]] = field(default_factory=list)
+    """The statements in the place of operands, in the order of execution, and the places of their ops."""
+    depth: int = 0
+    """The number of inline operands around the position."""
 
 
 _call = re.compile(rf"(?:@(?:{BARE}|{STRING})|{OP}|{STRING})[ \t]*\(").match
@@ -89,27 +106,67 @@ def definition(cursor: Cursor, names: Names) -> Value:
     return Value(name, cursor.type_clause())
 
 
-def definitions(cursor: Cursor, names: Names, close: str) -> tuple[Value, ...]:
-    """Read definitions up to `close`, after the opening parenthesis."""
+def definitions(cursor: Cursor, names: Names, close: str, rest: str = "") -> tuple[Value, ...]:
+    """Read definitions up to `close`, after the opening parenthesis; `rest` names a list with ``...``."""
     values: list[Value] = []
-    cursor.sequence(lambda: values.append(definition(cursor, names)), close)
+
+    def one() -> None:
+        if not (rest and _ends_in_rest(cursor, names, rest)):
+            values.append(definition(cursor, names))
+
+    cursor.sequence(one, close)
     return tuple(values)
+
+
+def _ends_in_rest(cursor: Cursor, names: Names, rest: str) -> bool:
+    """Read ``...`` at the end of the list `rest`."""
+    if rest in names.rest:
+        raise cursor.flaw("an item after ...", "write ... at the end of the list")
+    if not cursor.accept(ELLIPSIS):
+        return False
+    names.rest.add(rest)
+    return True
 
 
 def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     """Read the outputs before ``=`` and the ``=``; empty if the statement starts with its op."""
-    if not cursor.at("%") and cursor.peek_word() != "_":
+    if cursor.peek_word() == "grads" and not at_call(cursor):
+        cursor.accept_word("grads")
+        names.grads = definition(cursor, names).name
+        cursor.expect("=", GRADS)
         return ()
-    values = [definition(cursor, names)]
+    if not cursor.at("%") and cursor.peek_word() != "_" and not cursor.at(ELLIPSIS):
+        return ()
+    values: list[Value] = []
+    if not _ends_in_rest(cursor, names, "outputs"):
+        values.append(definition(cursor, names))
     while cursor.accept(","):
+        if _ends_in_rest(cursor, names, "outputs"):
+            continue
         if cursor.accept_word("saved"):
             if not cursor.at("%"):
                 raise cursor.flaw("expected a name after saved", SAVED)
             names.saved = definition(cursor, names).name
             break
         values.append(definition(cursor, names))
-    cursor.expect("=", "write = after the outputs, as in %y: f32[2] = Relu(%x)")
+    cursor.expect("=", "write = after the outputs, as in %y = Relu(%x) : f32[2]")
     return tuple(values)
+
+
+def typed(cursor: Cursor, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Read the optional types behind a call, ``: f32[2], i64[]``; return its outputs with them."""
+    start = cursor.blank()
+    types = cursor.types_behind()
+    if types is None:
+        return values
+    if any(value.type is not None for value in values):
+        hint = "write the types behind the call, or behind the names"
+        raise cursor.flaw_from(start, "the outputs have their types twice", hint)
+    if len(types) != len(values):
+        count = counted(len(types), "type")
+        hint = "write a type for each output, _ for an unknown one"
+        raise cursor.flaw_from(start, f"{count} for {counted(len(values), 'output')}", hint)
+    return tuple(Value(value.name, type) for value, type in zip(values, types, strict=True))
 
 
 def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[str, Attribute]]:
@@ -123,7 +180,11 @@ def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[s
         if key is None:
             if attributes:
                 raise cursor.flaw("an operand after an attribute", "write operands before name=value")
-            operands.append(operand(cursor, names))
+            if _ends_in_rest(cursor, names, "inputs"):
+                return
+            operands.append(
+                operand(cursor, names) if cursor.at("%") or not at_call(cursor) else inline(cursor, names)
+            )
             return
         if key in attributes:
             raise Flaw(f"the attribute {key} occurs twice", start, len(key), "remove one of them")
@@ -131,6 +192,37 @@ def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[s
 
     cursor.sequence(argument, ")")
     return tuple(operands), attributes
+
+
+MOST_INLINE = 40
+"""Maximum nesting depth of inline operands."""
+
+
+def inline(cursor: Cursor, names: Names) -> str:
+    """Read a statement in the place of an operand, as in ``Relu(Conv(%x, %w))``; return its result."""
+    start = cursor.blank()
+    if cursor.line.startswith("data(", start):
+        raise cursor.flaw("expected a value", "define a constant: %c: f32[2] = data(...)")
+    if names.depth == MOST_INLINE:
+        raise cursor.flaw("operands are nested too deeply", f"use at most {MOST_INLINE} levels")
+    op = op_name(cursor)
+    width = cursor.position - start
+    cursor.expect("(")
+    names.depth += 1
+    operands, attributes = arguments(cursor, names)
+    names.depth -= 1
+    name = inline_name(op, names.results, [node for node, _ in names.inline])
+    node = Node(op, operands, (Value(name),), attributes, inline=True)
+    names.inline.append((node, NameSpan(called_graph(op) or op, start, width)))
+    return name
+
+
+def inline_name(op: str, results: Iterable[str], before: Sequence[Node]) -> str:
+    """Return the name of an inline operand of a statement with these results, after those `before` it."""
+    base = next(filter(None, results), "")
+    word = (called_graph(op) or op).rpartition(".")[2].lower()
+    name = f"{base}.{word}" if base else word
+    return fresh_name(name, {value.name for node in before for value in node.outputs}, first=2)
 
 
 def op_name(cursor: Cursor) -> str:
@@ -142,7 +234,7 @@ def op_name(cursor: Cursor) -> str:
         raise cursor.flaw_from(start, f"an op cannot be named {op}", f"write {op} without quotes")
     if not quoted and op in RESERVED:
         raise Flaw(f"{op} is a keyword", start, len(op), f'write an op with this name as "{op}"(...)')
-    return op
+    return op if quoted else with_overload(op)
 
 
 @lru_cache(maxsize=4096)
@@ -151,10 +243,12 @@ def attributes_of(text: str) -> dict[str, Attribute]:
     return arguments(Cursor(text + ")"), Names())[1]
 
 
-def reference(cursor: Cursor) -> Reference:
-    """Read ``data("key", store=1)``."""
+def reference(cursor: Cursor, name: str | None = None) -> Reference:
+    """Read ``data("key", store=1)``, or ``data`` alone for the key `name`."""
     if not cursor.accept_word("data"):
         raise cursor.flaw("expected data(...)")
+    if name is not None and not cursor.at("("):
+        return Reference(name)
     cursor.expect("(")
     key = cursor.prefixed_or_string('data needs the key of a tensor: data("conv1.weight")')
     store = 0
@@ -202,7 +296,12 @@ def value_list(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     if cursor.blank() == len(cursor.line) or cursor.at("#") or cursor.at("|"):
         return ()
     values: list[Value] = []
-    cursor.items(lambda: values.append(Value(use(cursor, names))))
+
+    def one() -> None:
+        if not _ends_in_rest(cursor, names, "outputs"):
+            values.append(Value(use(cursor, names)))
+
+    cursor.items(one)
     return tuple(values)
 
 
@@ -277,10 +376,13 @@ def _result_place(cursor: Cursor, places: dict[str, int], collected: int) -> int
 
 def updates(
     cursor: Cursor, names: Names, states: Container[str]
-) -> tuple[tuple[Value, ...], tuple[Operand, ...]]:
-    """Read ``%w = %w.1, %m = %m.1``: states and their new values.  `states` are those of the program."""
+) -> tuple[tuple[Value, ...], tuple[NameSpan, ...]]:
+    """Read ``%w = %w.1, %m = %m.1``: states, and the names and places of their new values.
+
+    `states` are those of the program.
+    """
     targets: list[Value] = []
-    values: list[Operand] = []
+    values: list[NameSpan] = []
 
     def update() -> None:
         start = cursor.blank()
@@ -293,10 +395,31 @@ def updates(
             raise cursor.flaw_from(start, f"{spelled} is updated twice", "write each state once")
         cursor.expect("=")
         targets.append(Value(name))
-        values.append(use(cursor, names))
+        names.results = (name,)
+        start = cursor.blank()
+        value = inline(cursor, names) if at_call(cursor) else use(cursor, names)
+        values.append(NameSpan(value, start, cursor.position - start))
 
     cursor.items(update)
     return tuple(targets), tuple(values)
+
+
+def group_line(cursor: Cursor) -> tuple[GroupLine, Names]:
+    """Read ``%params = %w, %b`` or ``%params = %encoder.*``; return also the names in it."""
+    names = Names()
+    start = cursor.blank()
+    name = cursor.name("%")
+    names.defines.append(NameSpan(name, start, cursor.position - start))
+    cursor.expect("=")
+    cursor.items(lambda: use(cursor, names))
+    members = tuple(mark.name for mark in names.uses)
+    if not cursor.accept("*"):
+        return GroupLine(name, members), names
+    if len(members) > 1:
+        raise cursor.flaw_from(
+            cursor.position - 1, "a prefix is the only member of its group", GROUP_OF_GROUPS
+        )
+    return GroupLine(name, prefix=members[0]), names
 
 
 def backward_line(cursor: Cursor) -> tuple[BackwardLine, NameSpan]:

@@ -286,7 +286,7 @@ class Guard:
         passes = self._passes() if self._alone and not self._calls.marked else []
         update = tape.written.writes_to(self._trained.parameters()) if passes else []
         if update:  # By hand.
-            self._end_pass(passes[-1].lines, update)
+            self._end_pass(passes[-1], update)
         elif tape.written.unchecked or not self._runs_again:
             self._check_states(None, tape)
         if tape.calls:
@@ -330,14 +330,17 @@ class Guard:
                 if not suspicious([each for each in made if each is not None]):
                     self._watch.pass_ended()
         if without_modules and not self._calls.marked:
-            self._end_pass(call.lines)
+            self._end_pass(call)
 
-    def _end_pass(self, lines: Lines, last: Sequence[StepCall] = ()) -> None:
-        """Check a step without an optimizer, and forget its calls, or those up to the `last` ones."""
+    def _end_pass(self, call: StepCall, last: Sequence[StepCall] = ()) -> None:
+        """Check a step without an optimizer, and forget its calls, or those up to the `last` ones.
+
+        The call ends the step.
+        """
         self.tape.pause()
         try:
             with self.tape.own_work:
-                self._check(None, lambda: lines, self._tape_or_function())
+                self._check(None, lambda: call.lines, self._tape_or_function())
         finally:
             self.tape.clear_through(last or self.tape.calls)
             self.tape.resume()
@@ -370,7 +373,7 @@ class Guard:
             if len(self._trained.optimizers) <= 1:
                 self.tape.clear_through(passes)
         elif lost or len(passes) >= PATIENCE:
-            self._end_pass(passes[-1].lines)
+            self._end_pass(passes[-1])
             self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
 
     @not_compiled

@@ -323,10 +323,11 @@ struct Search {
   Owned code;  // of this frame
 };
 
-// user_lines(frame, most, kind_of_frame): a tuple of lines, or None if there are unusual frames.
-PyObject* user_lines(PyObject*, Given given, Py_ssize_t count) {
+// Returns a tuple with `place_of(search)` for each frame of the user, at most `most`; None with unusual frames.
+template <typename PlaceOf>
+PyObject* places_of_user(Given given, Py_ssize_t count, const char* usage, const PlaceOf& place_of) {
   if (count != 3 || (given[0] != Py_None && !PyFrame_Check(given[0]))) {
-    PyErr_SetString(PyExc_TypeError, "user_lines takes a frame, a number and a function");
+    PyErr_SetString(PyExc_TypeError, usage);
     return nullptr;
   }
   const Py_ssize_t most = PyLong_AsSsize_t(given[1]);
@@ -338,12 +339,39 @@ PyObject* user_lines(PyObject*, Given given, Py_ssize_t count) {
     if (kind < 0) return nullptr;
     if (kind == UNUSUAL) Py_RETURN_NONE;
     if (kind == PASSED_OVER) break;
-    Owned file(PyObject_GetAttr(search.code.object, names.file));
-    Owned line(file ? Py_BuildValue("Oi", file.object, PyFrame_GetLineNumber(search.here())) : nullptr);
-    if (!line || PyList_Append(found.object, line.object) < 0) return nullptr;
+    Owned place(place_of(search));
+    if (!place || PyList_Append(found.object, place.object) < 0) return nullptr;
     search.leave();
   }
   return PyList_AsTuple(found.object);
+}
+
+// user_lines(frame, most, kind_of_frame): the files and lines of the frames.
+PyObject* user_lines(PyObject*, Given given, Py_ssize_t count) {
+  return places_of_user(given, count, "user_lines takes a frame, a number and a function", [](const Search& search) {
+    Owned file(PyObject_GetAttr(search.code.object, names.file));
+    return file ? Py_BuildValue("Oi", file.object, PyFrame_GetLineNumber(search.here())) : nullptr;
+  });
+}
+
+// user_places(frame, most, kind_of_frame): the codes of the frames, and the instructions that run in them.
+PyObject* user_places(PyObject*, Given given, Py_ssize_t count) {
+  return places_of_user(given, count, "user_places takes a frame, a number and a function", [](const Search& search) {
+    return Py_BuildValue("Oi", search.code.object, PyFrame_GetLasti(search.here()));
+  });
+}
+
+// user_frame(frame, kind_of_frame): the innermost frame of the user, None without one; False for an unusual one.
+PyObject* user_frame(PyObject*, Given given, Py_ssize_t count) {
+  if (count != 2 || (given[0] != Py_None && !PyFrame_Check(given[0]))) {
+    PyErr_SetString(PyExc_TypeError, "user_frame takes a frame and a function");
+    return nullptr;
+  }
+  Search search(given[0] == Py_None ? nullptr : given[0]);
+  const int kind = search.next(given[1]);
+  if (kind < 0) return nullptr;
+  if (kind == UNUSUAL) Py_RETURN_FALSE;
+  return Py_NewRef(kind == USER ? search.frame.object : Py_None);
 }
 
 // -- gradients of outputs ---------------------------------------------------------------------
@@ -949,6 +977,8 @@ PyMethodDef functions[] = {
     {"gradients", gradients, METH_O, nullptr},
     {"writes", as_method(writes), METH_FASTCALL, nullptr},
     {"user_lines", as_method(user_lines), METH_FASTCALL, nullptr},
+    {"user_places", as_method(user_places), METH_FASTCALL, nullptr},
+    {"user_frame", as_method(user_frame), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "guard_kernels", nullptr, -1, functions};

@@ -43,6 +43,7 @@ from nncdbg.ir.source_trace import NO_VISIT, SourceCall, SourceName, SourceTrace
 from nncdbg.opening.folder_writing import self_contained, write_folder
 from nncdbg.presentation.source_files import named_file
 from nncdbg.representation import RichOutput, represent
+from nncdbg.textual_repr.passed_values import with_passed_values_last
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
 from nncdbg.torch.source_frames import NameBinding, RecordedSource, UserCall, Visit
 from nncdbg.torch.statements import UPDATE, FreeNames, RecordedStatement, RecordedStatements
@@ -103,6 +104,7 @@ def program_of(
     changed = {named[key]: name for key, name in newest.items()}
     outputs = [name for name in dict.fromkeys(changed.values()) if name not in built.states]
     program = Program(_graphs(built, outputs, classes), "main", states=tuple(_state_lines(built)))
+    program = with_passed_values_last(program)
     known = {
         newest[key]: found if isinstance(found, str) else checksum(found)
         for key, found in (checksums or {}).items()

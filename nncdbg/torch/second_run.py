@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,7 +25,8 @@ from nncdbg.torch.finiteness import is_finite, not_finite, suspicious
 from nncdbg.torch.guard_findings import ERROR, RESULTS, GuardTrip
 from nncdbg.torch.module_states import ModuleState, WrittenState
 from nncdbg.torch.named_models import Trained
-from nncdbg.torch.source_lines import call_again, place_of
+from nncdbg.torch.source_frames import TapedFrames
+from nncdbg.torch.source_lines import call_again, place_of, user_frames
 from nncdbg.torch.step_call import Evaluation, StepCall, history_of, tensors_in
 from nncdbg.torch.step_recording import recording_of
 from nncdbg.torch.step_state import KeptState, RandomState, rerun_from
@@ -117,12 +120,15 @@ def rerun_calls(
     notes: list[str],
     gradients: Sequence[tuple[Any, Any]] = (),
     replaced: Sequence[ReplacedMemory] = (),
+    running: Sequence[FrameType] = (),
 ) -> None:
     """Run calls again, and append to `notes` what could not be followed.  Raises what the calls raise.
 
-    `gradients` are the parameters and their gradients at the end of the first run.
+    `gradients` are the parameters and their gradients at the end of the first run.  `running` are the frames
+    of the user that made calls and still run, innermost first.
     """
-    rerun = _Rerun(notes, _storages_with_gradient(calls), replaced)
+    frames = TapedFrames(calls, running)
+    rerun = _Rerun(notes, _storages_with_gradient(calls), frames, replaced)
     generators = {call.generator[0] for call in calls if call.generator is not None}
     states = [(each, each.get_state()) for each in generators]
     try:
@@ -137,9 +143,14 @@ class _Rerun:
     """The tensors of a second run."""
 
     def __init__(
-        self, notes: list[str], copied: Container[int], replaced: Sequence[ReplacedMemory] = ()
+        self,
+        notes: list[str],
+        copied: Container[int],
+        frames: TapedFrames,
+        replaced: Sequence[ReplacedMemory] = (),
     ) -> None:
         self._notes = notes
+        self._frames = frames
         self._replaced = replaced
         self._copied = copied
         """Storages of which this run uses a copy, if it has not made them itself."""
@@ -155,6 +166,7 @@ class _Rerun:
             self._run(call)
 
     def _run(self, call: StepCall) -> None:
+        outer = self._frames.enter(call, self._now)
         if isinstance(call, Evaluation) and not self._repeats(call):
             return
         if isinstance(call.function, OpOverload) and not self._copy_written(call):
@@ -169,7 +181,7 @@ class _Rerun:
         if call.autocast is not None:
             autocast = torch.autocast(call.autocast[0], call.autocast[1])
         with torch.set_grad_enabled(call.gradients_enabled), autocast:
-            result = call_again(call.function, args, kwargs, call.lines)
+            result = call_again(call.function, args, kwargs, call.lines, outer)
         made = call.result if isinstance(call, Evaluation) else tensors_in(call.result)
         for before, now in zip(made, tensors_in(result), strict=False):
             if isinstance(before, torch.Tensor):
@@ -239,6 +251,11 @@ class _Rerun:
             return known
         memory = _memory(tensor)
         return None if memory is None else self._memory.get(memory)
+
+    def _now(self, tensor: Any) -> Any:
+        """Return the tensor of this run for one of the first run, as it is now."""
+        found = self._found(tensor)
+        return tensor if found is None else found
 
     def _new(self, tensor: Any) -> Any:
         """Return the tensor of this run for one of the first run; one from outside stays."""
@@ -354,7 +371,8 @@ def record_again(
             return
         state = rerun_from(step.start, [*step.kept.values(), *step.written, *replaced], parameters)
         gradients = [(each, each.grad) for each in parameters if each.grad is not None]
-        again = partial(rerun_calls, step.calls, notes, gradients, replaced)
+        running, _ = user_frames(sys._getframe(1))
+        again = partial(rerun_calls, step.calls, notes, gradients, replaced, running)
     if isinstance(step, Tape) and step.has_forgotten:
         notes.append(FORGOTTEN)
     ran_eagerly = isinstance(step, Tape) and step.called_compiled

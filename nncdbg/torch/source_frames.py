@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import torch
 
 from nncdbg.torch.sharded_tensors import PLAIN
-from nncdbg.torch.source_lines import Lines, user_frame, user_frames
+from nncdbg.torch.source_lines import Lines, Places, lines_of, user_frame, user_frames
+from nncdbg.torch.step_call import StepCall
 from nncdbg.torch.storages import Key
 
 Path: TypeAlias = "tuple[str, ...]"
@@ -81,6 +82,14 @@ class Visit:
         self.line = line
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OuterFrames:
+    """The frames around a call that runs again: the visit of the innermost one, and the names bound since."""
+
+    visit: Visit | None
+    names: Sequence[tuple[UserCall, Mapping[str, Any]]] = ()
+
+
 class NameBinding:
     """From before event number `event` on, a name of a call holds the memory `key`; None for no tensor."""
 
@@ -127,8 +136,8 @@ class SourceFrames:
         """The files of the calls: Python learns from where it reads them, such as an archive."""
         self._backward = NO_BACKWARD
         """The number of the backward pass of the last operator."""
-        self._rest: tuple[Lines, Visit | None] = (), None
-        """Lines of which only the places are known, and the visit of the innermost one."""
+        self._rest: tuple[object, Visit | None] = (), None
+        """What called the outermost frame, as `user_frames` returns it, and the visit of this."""
 
     def begin(self, frame: FrameType) -> None:
         """Begin a recording in the innermost frame of the user."""
@@ -172,10 +181,15 @@ class SourceFrames:
                 break
             each.event = event
 
-    def _enter_frames(self, frames: Sequence[FrameType], rest: Lines, event: int) -> Visit | None:
+    def _enter_frames(self, frames: Sequence[FrameType], rest: Any, event: int) -> Visit | None:
         """Enter all frames, innermost first, and return the visit of the innermost one."""
         if rest != self._rest[0]:
-            self._rest = rest, _visit_of(rest)
+            if isinstance(rest, OuterFrames):
+                self._rest = rest, rest.visit
+                for outer, tensors in rest.names:
+                    self._bind(outer, tensors, event)
+            else:
+                self._rest = rest, _visit_of(rest)
         caller = self._rest[1]
         calls = [self._call_of(frame) for frame in frames]
         self._traced.clear()
@@ -255,6 +269,149 @@ def _visit_of(lines: Lines) -> Visit | None:
     for file, line in reversed(lines):
         visit = Visit(UserCall(file, "", visit), line)
     return visit
+
+
+# -- frames of a second run ----------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _TapedFrame:
+    """A frame that made calls of a tape: its code, or file, and the instruction, or line, of the last one."""
+
+    code: CodeType | str
+    at: int
+    call: UserCall
+    bound: dict[str, Any] = field(default_factory=dict)
+    """The tensors of the second run that its variables hold, as far as they are certain."""
+
+
+class TapedFrames:
+    """The frames of the user at the calls of a step, which runs again.
+
+    `running` are those that still run, innermost first: their variables are names of a call if they still
+    hold what they held then.  Of another frame, only operands of Python's operators have names: the `a` and
+    `b` of `a - b`.
+    """
+
+    def __init__(self, calls: Sequence[StepCall], running: Sequence[FrameType]) -> None:
+        self._stack: list[_TapedFrame] = []
+        self._entered = 0
+        """The number of calls that have been entered."""
+        self._bound: dict[tuple[int, int], dict[str, Any]] = {}
+        """The number of a call, and the depth of a frame, to the variables that are bound before the call."""
+        outermost_first = [each.places[::-1] for each in calls]
+        around: list[tuple[CodeType | str, int]] = []
+        for depth, frame in enumerate(reversed(running)):
+            self._find_bindings(depth, frame, outermost_first, around)
+            around.append((frame.f_code, frame.f_lasti))
+
+    def _find_bindings(
+        self,
+        depth: int,
+        frame: FrameType,
+        calls: Sequence[Places],
+        around: Sequence[tuple[CodeType | str, int]],
+    ) -> None:
+        """Enter the variables of a frame at the first call after the last change of each."""
+        code, now = frame.f_code, frame.f_lasti
+        ahead: list[tuple[int, int]] = []
+        for number in range(len(calls) - 1, -1, -1):
+            places = calls[number]
+            # Before a jump back, or in another run of the function, variables may have held something else.
+            same = len(places) > depth and places[depth][0] is code and [*places[:depth]] == [*around]
+            if not same or places[depth][1] > (ahead[-1][1] if ahead else now):
+                break
+            ahead.append((number, places[depth][1]))
+        if not ahead:
+            return
+        changes = _last_changes(code, now)
+        for name, tensor in _tensors(_values(frame, only_own=True)[0]):
+            changed = changes.get(name.partition("[")[0], -1)
+            number = next((number for number, at in reversed(ahead) if at > changed), len(calls))
+            self._bound.setdefault((number, depth), {})[name] = tensor
+
+    def enter(self, taped: StepCall, now: Callable[[Any], Any]) -> OuterFrames:
+        """Return the frames around the next call; `now` returns a tensor of the second run."""
+        number, self._entered = self._entered, self._entered + 1
+        places = taped.places
+        stack, caller, moved = self._stack, None, False
+        for depth, (code, at) in enumerate(reversed(places)):
+            last = stack[depth] if depth < len(stack) and not moved else None
+            if last is None or last.code is not code:
+                del stack[depth:]
+                call = (
+                    UserCall(code, "", caller)
+                    if isinstance(code, str)
+                    else UserCall(code.co_filename, code.co_qualname, caller)
+                )
+                last = _TapedFrame(code, -1, call)
+                stack.append(last)
+            moved = moved or last.at != at
+            visit = last.call.visit
+            if visit is None or at != last.at:
+                line = next((line for _, line in lines_of(((code, at),))), 0)
+                if visit is None or visit.line != line or at < last.at:
+                    last.call.visit = Visit(last.call, line)
+            last.at, caller = at, last.call.visit
+        del stack[len(places) :]
+        for depth, frame in enumerate(stack):
+            bound = self._bound.get((number, depth), {})
+            if frame is stack[-1]:
+                bound = {**_operands(taped, frame), **bound}
+            frame.bound |= {name: now(tensor) for name, tensor in bound.items()}
+        return OuterFrames(caller, [(frame.call, dict(frame.bound)) for frame in stack if frame.bound])
+
+
+def _operands(taped: StepCall, frame: _TapedFrame) -> Mapping[str, Any]:
+    """Return the variables that are the operands of a taped call, if Python's operator made it."""
+    operator = getattr(taped.function, "overloadpacket", None)
+    operands = taped.args
+    if isinstance(frame.code, str) or operator is None or len(operands) != 2:
+        return {}
+    symbol, *names = _operation(frame.code, frame.at)
+    both = all(type(each) in PLAIN for each in operands)
+    if not (both and operator.__name__ in _FUNCTIONS.get(symbol, ())):
+        return {}
+    return dict(zip(names, operands, strict=True))
+
+
+_FUNCTIONS = {"+": ("add",), "-": ("sub",), "*": ("mul",), "/": ("div",), "@": ("mm", "mv"), "**": ("pow",)}
+"""Python's operators, and the operators of torch that compute them of two tensors."""
+
+
+@cache
+def _operation(code: CodeType, at: int) -> tuple[str, ...]:
+    """Return Python's operator at an instruction, and the variables that are its two operands.
+
+    Without an operator, or if the function may have changed one of them since, the result is ("",).
+    """
+    instructions = [*dis.get_instructions(code)]
+    index = next((n for n, each in enumerate(instructions) if each.offset == at), 0)
+    loads: list[str] = []
+    for each in reversed(instructions[max(index - 2, 0) : index]):
+        if each.opname.startswith("LOAD_FAST") and len(loads) < 2:
+            names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+            loads = [*map(str, names), *loads][-2:]
+        elif len(loads) < 2:
+            return ("",)
+    loops = any("JUMP_BACKWARD" in each.opname for each in instructions)
+    changes = _last_changes(code, len(code.co_code))
+    unchanged = all(changes.get(name, -1) < (0 if loops else at) for name in loads)
+    is_operation = instructions[index].opname == "BINARY_OP" and len({*loads}) == 2
+    return (instructions[index].argrepr, *loads) if is_operation and unchanged else ("",)
+
+
+def _last_changes(code: CodeType, before: int) -> dict[str, int]:
+    """Return the last instruction before a position that binds each variable of code."""
+    found: dict[str, int] = {}
+    for each in dis.get_instructions(code):
+        if each.offset < before and each.opname.startswith(_CHANGES):
+            names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+            found |= {str(name): each.offset for name in names}
+    return found
+
+
+_CHANGES = ("STORE_", "DELETE_", "LOAD_FAST_AND_CLEAR")
 
 
 def _tensors(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

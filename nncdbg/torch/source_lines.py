@@ -24,8 +24,14 @@ from nncdbg.torch import guard_kernels
 Lines: TypeAlias = "tuple[tuple[str, int], ...]"
 """Source lines of the user, innermost first."""
 
+Places: TypeAlias = "tuple[tuple[CodeType | str, int], ...]"
+"""The frames of the user, innermost first: code and its instruction, or only file and line."""
+
 _DEEPEST = 4
 """The most lines of the user that an event keeps."""
+
+_DEEPEST_OF_CALL = 16
+"""The same for a call of a step that may run again."""
 
 _LIBRARY, _USER, _RERUN, _COMPILED, _OPTIMIZER, _GENERATED = range(6)
 """Kinds of code: of a library, of the user, `call_again`, the call of what torch.compile returned, of torch's
@@ -41,8 +47,17 @@ _compiled_calls = 0
 """How often `user_lines` found a call of a function of torch.compile on the stack."""
 
 
-def call_again(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], lines: Lines) -> Any:
-    """Call a function that the user called at `lines`: what is recorded inside has them as outer lines."""
+def call_again(
+    call: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    lines: Lines,
+    outer: object = None,
+) -> Any:
+    """Call a function that the user called at `lines`: what is recorded inside has them as outer lines.
+
+    `outer` is what is known of the frames of these lines (`source_frames.OuterFrames`).
+    """
     return call(*args, **kwargs)
 
 
@@ -87,8 +102,40 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType |
     return tuple(found[:most])
 
 
+def user_places(frame: FrameType | None) -> Places:
+    """Return the innermost frames that `user_lines` returns the lines of."""
+    library = guard_kernels.used
+    if library is not None:
+        places: Places | None = library.user_places(frame, _DEEPEST_OF_CALL, kind_of_frame)
+        if places is not None:
+            return places
+    found: list[tuple[CodeType | str, int]] = []
+    while frame is not None and len(found) < _DEEPEST_OF_CALL:
+        kind = (_KINDS.get(id(frame.f_code)) or _known(frame.f_code))[1]
+        if kind == _USER:
+            found.append((frame.f_code, frame.f_lasti))
+        elif kind != _LIBRARY and kind != _OPTIMIZER:
+            return (*found, *user_lines(frame, _DEEPEST_OF_CALL - len(found)))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def lines_of(places: Places) -> Lines:
+    """Return the lines of frames, innermost first."""
+    return tuple(
+        line
+        for code, at in places
+        for line in (((code, at),) if isinstance(code, str) else line_at(code, at))
+    )
+
+
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's code; None if only lines of it are known, or none runs."""
+    library = guard_kernels.used
+    if library is not None:
+        found: FrameType | None | bool = library.user_frame(frame, kind_of_frame)
+        if not isinstance(found, bool):
+            return found
     while frame is not None:
         code = frame.f_code
         kind = (_KINDS.get(id(code)) or _known(code))[1]
@@ -100,10 +147,10 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def user_frames(frame: FrameType | None) -> tuple[list[FrameType], Lines]:
-    """Return the frames of the user's code, innermost first, and the lines that called the outermost one.
+def user_frames(frame: FrameType | None) -> tuple[list[FrameType], object]:
+    """Return the frames of the user's code, innermost first, and what called the outermost one.
 
-    There are such lines in a second run of what the user called.
+    In a second run of what the user called, that is `outer` of `call_again`, or its lines; otherwise ().
     """
     found = []
     while (inner := user_frame(frame)) is not None:
@@ -111,7 +158,8 @@ def user_frames(frame: FrameType | None) -> tuple[list[FrameType], Lines]:
         frame = inner.f_back
     while frame is not None:
         if frame.f_code is call_again.__code__:
-            return found, frame.f_locals["lines"]
+            again = frame.f_locals
+            return found, again["outer"] or again["lines"]
         frame = frame.f_back
     return found, ()
 
@@ -185,7 +233,8 @@ def _kind_of_file(file: str) -> int:
     if file.startswith(_OPTIMIZERS):
         return _OPTIMIZER
     library = file.startswith(_LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
-    return _LIBRARY if library else _USER
+    # A command may be a link to the program that Python's package manager wrote, or be in a linked folder.
+    return _LIBRARY if library or os.path.realpath(file).startswith(_PROGRAMS) else _USER
 
 
 _LIBRARIES = (
@@ -195,6 +244,9 @@ _LIBRARIES = (
     f"{os.path.dirname(os.path.dirname(__file__))}/",
     f"{os.path.dirname(torch.__file__)}/",
 )
+
+_PROGRAMS = f"{os.path.realpath(sysconfig.get_path('scripts'))}/"
+"""The folder of programs such as `nncdbg`."""
 
 _OPTIMIZERS = f"{os.path.dirname(torch.optim.__file__)}/"
 """The folder of torch's own optimizers."""

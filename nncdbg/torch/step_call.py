@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import is_wrapped, transformation
-from nncdbg.torch.source_lines import Lines
+from nncdbg.torch.source_lines import Lines, Places, lines_of
 from nncdbg.torch.step_state import RandomState
 
 BACKWARD, GRADIENT, REGISTER_HOOK = "backward", "grad", "register_hook"
@@ -24,7 +24,7 @@ class StepCall:
     function: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    lines: Lines
+    places: Places
     gradients_enabled: bool
     result: Any = None
     random: RandomState | None = None
@@ -41,6 +41,11 @@ class StepCall:
     """Their gradients after it."""
     rewrites: bool = False
     """Whether a second run makes its writes to memory from before the step again, as there are copies."""
+
+    @property
+    def lines(self) -> Lines:
+        """The user's lines that made the call, innermost first."""
+        return lines_of(self.places)
 
 
 _GONE = object()

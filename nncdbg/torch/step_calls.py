@@ -29,7 +29,7 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.torch.hooks import hidden_hooks, modules_in, on_compiled_call, on_module_calls
 from nncdbg.torch.named_models import inside_of_parallel, takes_hooks
-from nncdbg.torch.source_lines import user_lines, warning_at_caller
+from nncdbg.torch.source_lines import user_places, warning_at_caller
 from nncdbg.torch.step_call import BACKWARD, GRADIENT, REGISTER_HOOK, Evaluation, StepCall, is_plain
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import Tape
@@ -304,8 +304,8 @@ class StepCalls:
                 if module.training and id(module) not in tape.kept:
                     with tape.own_work:
                         tape.kept[id(module)] = self._buffers.of(module)
-            lines, enabled = user_lines(frame), is_grad_enabled()
-            call = kind(called, args, kwargs, lines, enabled, random=random, autocast=_autocast())
+            places, enabled = user_places(frame), is_grad_enabled()
+            call = kind(called, args, kwargs, places, enabled, random=random, autocast=_autocast())
             tape.add(call)
         self._inside.append((function, call))
 
@@ -336,8 +336,8 @@ class StepCalls:
         random = tape.starting()
         if random is None and (name != BACKWARD or tape.has_drawn):
             random = RandomState()
-        lines = user_lines(sys._getframe(2))
-        call = StepCall(original, args, kwargs, lines, is_grad_enabled(), random=random, name=name)
+        places = user_places(sys._getframe(2))
+        call = StepCall(original, args, kwargs, places, is_grad_enabled(), random=random, name=name)
         tape.run(call)
         if name in (BACKWARD, GRADIENT):
             tape.written.gradients_changed()
@@ -370,8 +370,8 @@ class StepCalls:
         if not tape.is_innermost or not is_plain(args, kwargs):
             return original(*args, **kwargs)
         tape.starting()
-        lines = user_lines(sys._getframe(2))
-        call = StepCall(original, args, kwargs, lines, is_grad_enabled(), autocast=_autocast())
+        places = user_places(sys._getframe(2))
+        call = StepCall(original, args, kwargs, places, is_grad_enabled(), autocast=_autocast())
         return tape.run(call)
 
 

@@ -33,7 +33,7 @@ from nncdbg.torch.guard_findings import OriginWatch
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.module_states import WrittenStates
 from nncdbg.torch.recording import UNSEEN
-from nncdbg.torch.source_lines import compiled_calls, user_lines, warning_at_caller
+from nncdbg.torch.source_lines import compiled_calls, user_places, warning_at_caller
 from nncdbg.torch.step_call import BACKWARD, REGISTER_HOOK, Evaluation, StepCall, history_of, tensors_in
 from nncdbg.torch.step_state import KeptState, RandomState
 
@@ -406,7 +406,7 @@ class Tape(DispatchMode):
         if self._pause.depth or self.own_work.depth or func.namespace in UNSEEN:
             return func(*args, **(kwargs or {}))
         self.starting()
-        call = StepCall(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
+        call = StepCall(func, args, kwargs or {}, user_places(sys._getframe(1)), torch.is_grad_enabled())
         if random_tag in getattr(func, "tags", ()):
             # A second run leaves some calls out, and with them the numbers that they draw.
             call.random = RandomState()

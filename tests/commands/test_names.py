@@ -89,7 +89,7 @@ def tried(program: Program, moves: Sequence[str] = MOVES) -> Tried:
         session.execute("info breakpoints")
         session.execute("run")
         try_names(session, out.getvalue(), found, shortened=True)
-    try_names(session, "\n".join(program.as_listing().lines), found, shortened=False)
+    try_names(session, "\n".join(program.as_listing().full_lines()), found, shortened=False)
     for text in printed(program):
         try_names(session, text, found, shortened=True)
     return found

@@ -99,6 +99,7 @@ def test_settings_are_listed_and_values_of_the_same_name_win(session: CommandSes
         "precision",
         "times",
         "trace-commands",
+        "unread-views",
         "view",
         "width",
     ]

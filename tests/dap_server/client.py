@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from tests.dap_server import schema
 
-TIMEOUT = 60.0
+TIMEOUT = 300.0
 """Seconds to wait for a message, enough for a busy machine."""
 
 Message = dict[str, Any]
@@ -245,10 +245,13 @@ def read_body(reader: BinaryIO) -> bytes | None:
 
 @contextlib.contextmanager
 def stdio_client(
-    *options: str, cwd: Path | None = None, env: dict[str, str] | None = None
+    *options: str,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    start: tuple[str, str] = ("-m", "nncdbg.terminal.main"),
 ) -> Iterator[Client]:
     """A client of a new server over stdio, in the folder `cwd`; the server must end by itself."""
-    command = [sys.executable, "-m", "nncdbg.terminal.main", "dap", *options]
+    command = [sys.executable, *start, "dap", *options]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=env
     ) as process:

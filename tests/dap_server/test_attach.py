@@ -22,6 +22,8 @@ from nncdbg.commands.recording.entries import read_recording
 from nncdbg.commands.recording.stops import RecordedStop
 from tests.dap_server.client import TIMEOUT, Client, socket_client
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 PROGRAM = """#nncdbg 1
 
 graph @main(%x: f32[2]) -> (%y: f32[2]) {

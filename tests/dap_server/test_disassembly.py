@@ -37,12 +37,12 @@ def test_statements_of_a_block_around_the_pc_are_listed(client: Client) -> None:
         True
     ] * 3
     assert rows(around) == [
-        (10, "%h: f32[2,4] = @layer(%x)"),
-        (11, "%scores: f32[2,3] = MatMul(%h, %w)  ## Unsqueeze, Unsqueeze, Mul, ReduceSum"),
+        (10, "%h = @layer(%x) : f32[2,4]"),
+        (11, "%scores = MatMul(%h, %w) : f32[2,3]  ## Unsqueeze, Unsqueeze, Mul, ReduceSum"),
         (12, "while @sharpen (%s: f32[2,3] = %scores, %taken: i64[] = 0) count %i: i64[] times %rounds {"),
-        (21, "%many: bool[] = Greater(%steps, 2)"),
+        (21, "%many = Greater(%steps, 2) : bool[]"),
         (22, "if %many @soften {"),
-        (28, "%probs: f32[2,3] = Softmax(%final, axis=-1)  ## ReduceMax, Sub, Exp, ReduceSum, Div"),
+        (28, "%probs = Softmax(%final, axis=-1) : f32[2,3]  ## ReduceMax, Sub, Exp, ReduceSum, Div"),
         (29, "return %probs, %steps"),
     ]
     by_line = {each["line"]: each for each in around if "line" in each}

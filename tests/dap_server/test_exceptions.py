@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nncdbg.dap_server.handlers.breakpoints import BOX_WIDTH
 from tests.dap_server.client import Client, Message
 from tests.dap_server.conftest import EXAMPLES
 
@@ -93,11 +95,15 @@ def test_a_nan_is_reported_at_its_origin_with_its_cause(client: Client) -> None:
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "nan"
     assert info["breakMode"] == "always"
-    assert info["description"].splitlines()[0] == stop["text"]
+    # The cause comes first, and long lines continue with an indentation.
+    assert info["description"].splitlines()[-1] == stop["text"]
+    assert info["description"].startswith("Inf originates at line 21, Log:\ncause: log of zero")
+    assert max(map(len, info["description"].splitlines())) <= BOX_WIDTH
+    assert re.search(r"\nhint: [^\n]*\n    \S", info["description"])
     details = info["details"]
     assert (details["typeName"], details["evaluateName"]) == ("nan", "%terms")
     lines = details["stackTrace"].splitlines()
-    assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
+    assert lines[0] == "line 22: %terms = Mul(%q, %logq) : f32[3,4]"
     assert lines[1].endswith("  <- NaN originates here")
     assert any("-inf 5" in line and line.endswith("  <- Inf originates here") for line in lines)
     causes = [line.strip() for line in info["description"].splitlines()]
@@ -210,8 +216,10 @@ def test_an_integer_fault_stops_if_the_filter_is_set(client: Client, tmp_path: P
     assert (stop["hitBreakpointIds"], stop["description"]) == ([reported["id"]], "Integer fault")
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "integer"
-    assert info["description"].startswith(
-        "cast out of range: %y is wrong: Cast does not accept 1 of 2 elements"
+    assert (
+        info["description"]
+        .splitlines()[-1]
+        .startswith("cast out of range: %y is wrong: Cast does not accept 1 of 2 elements")
     )
 
 
@@ -273,7 +281,7 @@ def test_unavailable_values_are_not_reported_as_origins(client: Client, options:
     catch(client, "nan")
     client.move("continue", "exception")
     lines = client.request("exceptionInfo", {"threadId": 1})["details"]["stackTrace"].splitlines()
-    assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
+    assert lines[0] == "line 22: %terms = Mul(%q, %logq) : f32[3,4]"
     assert "nan 5" in lines[1]
     assert all("originates" not in line for line in lines if "is not available in" in line)
 

@@ -39,7 +39,7 @@ def test_the_path_of_a_nan_ends_where_it_originates_with_the_cause(client: Clien
     assert body["value"] == "%terms"
     first = body["steps"][0]
     assert (first["line"], first["op"], first["graph"]) == (22, "Mul", "@entropy")
-    assert first["text"].startswith("%terms: ")
+    assert first["text"].startswith("%terms = ")
     (value,) = first["values"]
     assert (value["name"], value["stats"]["nan"]) == ("%terms", 5)
     (cause,) = value["origin"]
@@ -84,3 +84,13 @@ def test_an_answer_is_bounded_and_bad_names_are_refused(client: Client) -> None:
         assert f"request 1 to {MOST_STATEMENTS}" in client.refused("nncdbg/explain", {"count": count})
     assert "%nope" in client.refused("nncdbg/explain", {"expression": "%nope"})
     assert "not computed yet" in client.refused("nncdbg/explain", {"expression": "%sum"})
+
+
+def test_the_default_is_the_value_of_the_finding(client: Client) -> None:
+    client.start(NAN)
+    client.request("setExceptionBreakpoints", {"filters": ["inf"]})
+    client.move("continue", "exception")
+    assert client.request("nncdbg/explain")["value"] == "%logq"
+    client.request("setExceptionBreakpoints", {"filters": ["nan"]})
+    client.move("continue", "exception")
+    assert client.request("nncdbg/explain")["value"] == "%terms"

@@ -84,6 +84,53 @@ def test_abnormal_results_and_statistics_by_statement(client: Client) -> None:
     assert 0 <= zeros <= 1
 
 
+def test_layers_that_have_returned_keep_their_statistics(client: Client) -> None:
+    client.start(FIRST, stopOnExit=True)
+    client.move("stepIn")
+    client.move("next")
+    inside = client.request("nncdbg/graphState", {"statistics": True})
+    client.move("stepOut")
+    left = client.request("nncdbg/graphState", {"statistics": True})
+    assert inside["stack"][1]["block"] not in [each["block"] for each in left["stack"]]
+    assert not left["ended"]
+    mean = f"{inside['stack'][1]['block']}/0"
+    assert left["statistics"][mean] == inside["statistics"][mean]
+    client.move("continue", "exit")
+    ended = client.request("nncdbg/graphState", {"statistics": True})
+    assert ended["ended"]
+    opened = [each["id"] for each in graph(client)["nodes"] if each["kind"] not in ("op", "end")]
+    shown = graph(client, *opened)["nodes"]
+    assert graph(client, *opened) == client.request("nncdbg/graph", {"all": True})
+    missing = {each["label"] for each in shown if each["id"] not in ended["statistics"]}
+    # The branch that was not taken has none.
+    assert missing == {"return", "next", "yield", "break"}
+
+
+def test_two_calls_of_one_graph_have_their_own_statistics(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "twice.nnc").write_text(
+        "#nncdbg 1\nopset 18\n\ngraph @main(%x: f32[2]) -> (%z: f32[2]) {\n  %y: f32[2] = @double(%x)\n"
+        "  %z: f32[2] = @double(%y)\n  return %z\n}\n\ngraph @double(%a: f32[2]) -> (%b: f32[2]) {\n"
+        "  %b: f32[2] = Add(%a, %a)\n  return %b\n}\n"
+    )
+    client.start("twice.nnc", stopOnExit=True, inputs={"x": [1, 3]})
+    client.move("continue", "exit")
+    first, second, _ = graph(client)["nodes"]
+    statistics = client.request("nncdbg/graphState", {"statistics": True})["statistics"]
+    assert [statistics[f"{each['id']}/0"][0] for each in (first, second)] == [6.0, 12.0]
+
+
+def test_statements_of_states_and_constants_are_marked(client: Client) -> None:
+    client.start(EXAMPLES / "train_mlp.nnc")
+    body = graph(client)
+    aside = [each["label"] for each in body["nodes"] if each.get("aside")]
+    assert aside == ["RandomNormal", "ConstantOfShape", "RandomNormal", *["nncdbg.FullLike"] * 3]
+    assert body["states"] == ["%w1", "%b1", "%w2", "%m1", "%mb", "%m2"]
+    run = next(each["id"] for each in body["nodes"] if each["kind"] == "loop")
+    opened = graph(client, run)
+    step = next(each["id"] for each in opened["nodes"] if each["kind"] == "layer")
+    assert "update" in [each["label"] for each in graph(client, run, step)["nodes"] if each.get("aside")]
+
+
 def test_a_graph_of_5000_statements_is_answered_in_full(client: Client, tmp_path: Path) -> None:
     count = 5000
     lines = [f"  %h{i}: f32[4] = Add(%h{i - 1}, %h{max(0, i - 20)})" for i in range(1, count)]

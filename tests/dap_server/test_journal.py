@@ -15,6 +15,8 @@ from tests.dap_server.client import Client
 from tests.dap_server.conftest import EXAMPLES
 from tests.opening.journal.trainings import TRAININGS, Training, run_journaled
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 ACCUMULATE = TRAININGS["accumulate"]
 
 

@@ -105,7 +105,7 @@ def test_a_run_reports_its_start_and_its_end_once(client: Client) -> None:
     assert process["startMethod"] == "launch"
     assert process["isLocalProcess"]
     assert process["pointerSize"] == 64
-    assert "restart it" in client.refused("next", {"threadId": 1})
+    assert "restart it" in client.refused("stepBack", {"threadId": 1})
 
 
 def test_requests_can_be_sent_without_waiting(client: Client) -> None:

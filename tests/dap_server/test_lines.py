@@ -36,14 +36,14 @@ def test_each_executed_line_shows_its_values(client: Client) -> None:
     client.move("next")
     client.move("next")
     found = inline_values(client)
-    assert list(found) == [number("graph @main"), number("%h:"), number("%scores:")]
+    assert list(found) == [number("graph @main"), number("%h ="), number("%scores =")]
     frame = client.request("nncdbg/lines", {"start": 1, "end": 2})["frameId"]
     assert frame == client.top_frame()["id"]
     scores = client.variables("Outputs")["%scores"]["value"]
-    assert scores == f"f32[2,3] {found[number('%scores:')]}"
+    assert scores == f"f32[2,3] {found[number('%scores =')]}"
     client.request("stepBack", {"threadId": 1})
     client.expect_stop("step")
-    assert number("%scores:") not in inline_values(client)
+    assert number("%scores =") not in inline_values(client)
 
 
 def test_enclosing_blocks_and_calling_graphs_have_inline_values(client: Client) -> None:
@@ -52,31 +52,31 @@ def test_enclosing_blocks_and_calling_graphs_have_inline_values(client: Client) 
     inner = inline_values(client)
     assert "%s " in inner[number("while @sharpen")]
     assert ", %taken 0" in inner[number("while @sharpen")]
-    assert inner[number("%go:")] == "true"
-    assert number("%h:") in inner
+    assert inner[number("%go =")] == "true"
+    assert number("%h =") in inner
     outer = client.request("stackTrace", {"threadId": 1})["stackFrames"][-1]
-    assert number("%go:") not in inline_values(client, frameId=outer["id"])
-    assert set(inline_values(client, start=number("%go:"), end=number("%go:"))) == {number("%go:")}
+    assert number("%go =") not in inline_values(client, frameId=outer["id"])
+    assert set(inline_values(client, start=number("%go ="), end=number("%go ="))) == {number("%go =")}
     client.move("continue", "breakpoint")
     assert ", %taken 1" in inline_values(client)[number("while @sharpen")]
 
 
 def test_results_of_a_branch_or_loop_are_at_its_closing_line(client: Client) -> None:
     client.start(FIRST_STEPS)
-    run_to(client, number("%probs:"))
+    run_to(client, number("%probs ="))
     found = inline_values(client)
     assert found[number("} -> (%sharp")].startswith("%sharp [[")
     assert found[number("} -> (%final")].startswith("[[")
     assert number("while @sharpen") not in found
-    assert list(inline_values(client, start=number("} -> (%sharp"), end=number("%many:"))) == [
+    assert list(inline_values(client, start=number("} -> (%sharp"), end=number("%many ="))) == [
         number("} -> (%sharp"),
-        number("%many:"),
+        number("%many ="),
     ]
 
 
 def test_a_micro_program_has_inline_values(client: Client) -> None:
     client.start(FIRST_STEPS)
-    run_to(client, number("%p:"))
+    run_to(client, number("%p ="))
     client.move("stepIn", granularity="instruction")
     client.move("next")
     text = client.request("source", {"sourceReference": client.top_frame()["source"]["sourceReference"]})

@@ -196,8 +196,43 @@ def test_from_the_stop_at_the_end_the_program_can_step_back_or_end(client: Clien
     client.move("stepBack")
     assert line(client) == 29
     client.move("next", "exit")
-    client.request("next", {"threadId": 1})
+    client.move("next", "exit")  # a further step has no effect
+    client.request("continue", {"threadId": 1})
     client.expect_event("terminated")
+    client.request("stepIn", {"threadId": 1})  # sent before the client has received the end
+
+
+def test_steps_that_arrive_faster_than_stops_are_all_made(client: Client) -> None:
+    client.start(FIRST_STEPS)
+    moves = ["stepIn"] * 12 + ["stepBack"] * 4
+    lines = [client.move(command) and line(client) for command in moves]
+    client.request("restart")
+    client.expect_stop("entry")
+    sent = [client.send(command, {"threadId": 1}) for command in moves]
+    assert all(client.expect_response(seq)["success"] for seq in sent)
+    for _ in sent:
+        client.expect_stop("step")
+    assert line(client) == lines[-1]
+
+
+def test_steps_beyond_the_end_have_no_effect(client: Client) -> None:
+    client.start(EXAMPLES / "nan_softmax.nnc", stopOnExit=True)
+    sent = [client.send("next", {"threadId": 1}) for _ in range(12)]
+    assert all(client.expect_response(seq)["success"] for seq in sent)
+    stops = [client.expect_event("stopped")["reason"] for _ in sent]
+    assert stops == ["step"] * 4 + ["exit"] * 8
+
+
+def test_a_pause_drops_the_steps_that_wait(client: Client, tmp_path: Path) -> None:
+    client.start(forever(tmp_path))
+    sent = [client.send("next", {"threadId": 1}) for _ in range(3)]
+    assert client.expect_response(sent[0])["success"]
+    client.request("setFunctionBreakpoints", {"breakpoints": []})  # served while the step runs
+    client.request("pause", {"threadId": 1})
+    client.expect_stop("pause")
+    assert all(client.expect_response(seq)["success"] for seq in sent[1:])
+    client.request("loadedSources")
+    client.none_of("stopped")
 
 
 def test_cancelling_an_unknown_request_has_no_effect(client: Client, tmp_path: Path) -> None:

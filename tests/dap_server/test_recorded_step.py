@@ -180,6 +180,57 @@ def test_names_of_the_script_are_variables_and_expressions(client: Client, sourc
     assert hover("h") == "f32[3] [2. 2. 2.]"
 
 
+def test_conditions_and_messages_read_names_of_the_script(client: Client, source: Path) -> None:
+    opened(client, source)
+    points = [
+        {"line": 7, "logMessage": "h is {h.shape}, {max(h) < 1}"},
+        {"line": 13, "condition": "y.max() > 1"},
+        {"line": 14, "condition": "loss < 0"},
+        {"line": 7, "condition": "y > 0"},
+        {"line": 7, "condition": "h.max()", "logMessage": "{y}"},
+    ]
+    found = client.request("setBreakpoints", {"source": {"path": str(source)}, "breakpoints": points})
+    refused = [each.get("message", "") for each in found["breakpoints"] if not each["verified"]]
+    assert [each.splitlines()[0] for each in refused] == ["there is no value or function `y`"] * 2
+    client.request("configurationDone")
+    client.expect_stop("entry")
+    client.request("continue", {"threadId": 1})
+    client.wait_for(lambda message: message.get("body", {}).get("output") == "h is (3,), True\n")
+    client.expect_stop("breakpoint")
+    assert innermost(client)["line"] == 13
+    client.request("continue", {"threadId": 1})
+    client.expect_event("terminated")
+
+
+def test_a_data_breakpoint_stops_where_a_line_binds_the_name(client: Client, source: Path) -> None:
+    opened(client, source)
+    client.request("configurationDone")
+    client.expect_stop("entry")
+    client.request("stepIn", {"threadId": 1})
+    client.expect_stop("step")
+    frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
+    scope = client.request("scopes", {"frameId": frames[0]["id"]})["scopes"][0]
+    by_variable = client.request(
+        "dataBreakpointInfo", {"name": "x", "variablesReference": scope["variablesReference"]}
+    )
+    assert by_variable["description"] == "a line of activation binds x"
+    by_name = client.request("dataBreakpointInfo", {"name": "w", "frameId": frames[1]["id"]})
+    assert by_name["dataId"] == "w in <module> (train.py)"
+    wanted = [
+        {"dataId": each}
+        for each in ("y in <module> (train.py)", "h in activation (train.py)", "q in activation (train.py)")
+    ]
+    found = client.request("setDataBreakpoints", {"breakpoints": wanted})["breakpoints"]
+    assert [each["verified"] for each in found] == [True, True, False]
+    assert "no line binds `q` in activation" in found[2]["message"]
+    for line in (7, 13):
+        client.request("continue", {"threadId": 1})
+        client.expect_stop("data breakpoint")
+        assert innermost(client)["line"] == line
+    client.request("continue", {"threadId": 1})
+    client.expect_event("terminated")
+
+
 def test_a_file_that_has_changed_is_shown_as_it_was_recorded(client: Client, source: Path) -> None:
     source.write_text("# changed\n" + SCRIPT)
     opened(client, source)
@@ -222,7 +273,7 @@ def test_the_console_reports_a_number_that_python_would_not_have_read(client: Cl
     output = client.wait_for(lambda message: "would read" in str(message.get("body", {}).get("output")))
     assert "Python read 2.0 from %sum" in output["body"]["output"]
     assert "would read 7.0 now" in output["body"]["output"]
-    assert output["body"]["source"]["path"].endswith("step/program.nnc")
+    assert output["body"]["source"]["path"].endswith(".nncdbg/program.nnc")
     client.expect_event("terminated")
 
 

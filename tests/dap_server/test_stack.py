@@ -162,11 +162,11 @@ def test_a_data_breakpoint_points_at_the_statement_that_wrote(client: Client) ->
     client.move("continue", "data breakpoint")
     lines = (EXAMPLES / "attention.nnc").read_text().splitlines()
     frame = client.top_frame()
-    assert lines[frame["line"] - 1].strip().startswith("%raw:")
+    assert lines[frame["line"] - 1].strip().startswith("%raw =")
     assert list(client.variables("Outputs", frame)) == ["%raw"]
     assert list(client.variables("Inputs", frame)) == ["%queries", "%kt"]
     client.move("next")
-    assert lines[client.top_frame()["line"] - 1].strip().startswith("%masked:")
+    assert lines[client.top_frame()["line"] - 1].strip().startswith("%masked =")
 
 
 def test_the_top_frame_is_at_the_failed_statement(client: Client, tmp_path: Path) -> None:

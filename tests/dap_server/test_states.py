@@ -46,9 +46,9 @@ threads                      -        -            +          +        +       +
 terminateThreads             -        -            -          +        +       -
 pause                        -        -            +          +        +       +
 continue                     -        -            -          -        +       -
-next                         -        -            -          -        +       -
-stepIn                       -        -            -          -        +       -
-stepOut                      -        -            -          -        +       -
+next                         -        -            -          -        +       +
+stepIn                       -        -            -          -        +       +
+stepOut                      -        -            -          -        +       +
 stepBack                     -        -            -          -        +       -
 reverseContinue              -        -            -          -        +       -
 nncdbg/reverseStepIn         -        -            -          -        +       -

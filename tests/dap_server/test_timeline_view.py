@@ -91,7 +91,7 @@ def test_the_timeline_has_the_start_and_the_current_position(client: Client) -> 
     client.move("stepBack")
     now = timeline(client)[0]["moments"][-1]
     assert now["line"] == client.top_frame()["line"]
-    assert now["text"] == "%scores: f32[2,3] = MatMul(%h, %w)"
+    assert now["text"] == "%scores = MatMul(%h, %w) : f32[2,3]"
     assert now["graph"] == "main"
 
 

@@ -212,7 +212,7 @@ def test_the_gradient_in_a_hover_expands_to_its_elements(client: Client) -> None
 
 
 def test_a_hover_inside_of_the_differentiated_graph_has_the_gradient(client: Client) -> None:
-    stopped_in_mlp(client, "%minus: f32[32,1] = Neg")
+    stopped_in_mlp(client, "%minus = Neg")
     assert GRADIENT not in hover(client, "%z"), "the loss is not computed yet"
     client.move("next")
     client.move("next")

@@ -219,7 +219,7 @@ def test_an_exception_stop_shows_operands_and_results_of_its_statement(client: C
     frame = client.top_frame()
     line = Path(frame["source"]["path"]).read_text().splitlines()[frame["line"] - 1]
     ((output, variable),) = client.variables("Outputs", frame).items()
-    assert line.strip().startswith(f"{output}:"), "the frame is at the op with the finding"
+    assert line.strip().startswith(f"{output} ="), "the frame is at the op with the finding"
     assert "inf" in variable["value"]
     inputs = client.variables("Inputs", frame)
     assert inputs

@@ -48,7 +48,7 @@ def test_a_program_is_one_statement_that_a_step_enters(lazy: bool) -> None:
     y = model(x * 2.0)
     expected = nncdbg.run(nncdbg.parse(LAYERS), {"x": X * np.float32(2)})["y"]
     assert y.value.tobytes() == expected.tobytes()
-    assert "%y: f32[2,4] = @main(%mul)" in str(g.program)
+    assert "%y = @main(%mul) : f32[2,4]" in str(g.program)
     debugger = nncdbg.Debugger(g.program)
     debugger.step_over()
     stop = debugger.step_into()

@@ -36,9 +36,9 @@ def test_three_calls_are_three_statements() -> None:
     assert g.program.text(locations=False) == (
         "#nncdbg 1\n\n"
         "graph @trace(%x: f32[4,3]) -> (%z: f32[4]) {\n"
-        "  %h: f32[4,3] = Relu(%x)\n"
-        "  %y: f32[4,3] = Mul(%h, 2.0)\n"
-        "  %z: f32[4] = ReduceSum(%y, [1], keepdims=0)\n"
+        "  %h = Relu(%x) : f32[4,3]\n"
+        "  %y = Mul(%h, 2.0) : f32[4,3]\n"
+        "  %z = ReduceSum(%y, [1], keepdims=0) : f32[4]\n"
         "  return %z\n"
         "}\n"
     )
@@ -99,8 +99,8 @@ def test_a_changed_variable_keeps_its_history() -> None:
     x *= 3.0
     assert same.value.tolist() == [3.0, 3.0]
     text = g.program.text(locations=False)
-    assert "%x.1: f32[2] = Add(%x, 1.0)" in text
-    assert "%x.2: f32[2] = Mul(%x.1, 3.0)" in text
+    assert "%x.1 = Add(%x, 1.0) : f32[2]" in text
+    assert "%x.2 = Mul(%x.1, 3.0) : f32[2]" in text
 
 
 def test_a_trace_steps_back() -> None:

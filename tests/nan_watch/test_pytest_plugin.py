@@ -30,7 +30,7 @@ def test_each_model_is_a_test(pytester: pytest.Pytester, models: Path) -> None:
             "nan_softmax.nnc: tripped: 2 findings in 12 statements*",
             "1. the first Inf is in %logq: Log produced it from operands without Inf",
             "  at nan_softmax.nnc:21:3",
-            "   21 |   %logq: f32?3,4? = Log(%q)",
+            "   21 |   %logq = Log(%q) : f32?3,4?",
             "2. NaN is in %terms: Mul produced it from operands without NaN",
         ]
     )

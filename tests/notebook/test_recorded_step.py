@@ -69,7 +69,7 @@ def test_memory_that_was_only_allocated_is_no_result() -> None:
     torch.set_num_threads(1)
     with nncdbg.torch.record() as step:
         torch.nn.functional.dropout(torch.ones(3, 4))
-    assert "aten.empty_like.default" in step.program.text()
+    assert "aten.empty_like(" in step.program.text()
     found = statement_statistics(step.program, step.inputs)
     assert found
     assert all(each.finite for each in found)

@@ -78,7 +78,7 @@ def debugger_at(line: int | None) -> nncdbg.Debugger:
 def test_a_program_shows_its_signature_and_its_text() -> None:
     text = read_html(nncdbg.load(EXAMPLES / "first_steps.nnc")).text
     assert text.startswith("first_steps.nnc: @main(%x: f32[2,4])")
-    assert "%probs: f32[2,3] = Softmax(%final, axis=-1)" in text
+    assert "%probs = Softmax(%final, axis=-1) : f32[2,3]" in text
     assert "more lines" not in text
 
 
@@ -93,7 +93,7 @@ def test_a_long_program_shows_its_first_lines() -> None:
 def test_a_debugger_shows_the_statement_and_its_values() -> None:
     text = read_html(debugger_at(17)).text
     assert "in @sharpen" in text
-    assert re.search(r"-> 17 +%s\.1: f32\[2,3\] = Mul\(%s, 1\.5\)", text)
+    assert re.search(r"-> 17 +%s\.1 = Mul\(%s, 1\.5\) : f32\[2,3\]", text)
     assert "%sf32[2,3]" in text
 
 
@@ -116,7 +116,7 @@ def test_a_stop_shows_why_and_where() -> None:
     debugger = nncdbg.Debugger(EXAMPLES / "first_steps.nnc")
     debugger.break_at(op="Softmax")
     text = read_html(debugger.run()).text
-    assert text.startswith("breakpoint at line 13%p: f32[2,3] = Softmax(%s, axis=-1)")
+    assert text.startswith("breakpoint at line 13%p = Softmax(%s, axis=-1) : f32[2,3]")
 
 
 def test_reports_show_their_text() -> None:

@@ -250,12 +250,12 @@ def test_large_tensors_are_written_beside_the_model(tmp_path: Path, monkeypatch:
 RNG = np.random.default_rng(0)
 TRAININGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "train_mlp": (
-        "  %x: f32[32,2] = RandomUniform(high=1.0, low=-1.0, shape=[32,2])\n",
+        "  %x = RandomUniform(high=1.0, low=-1.0, shape=[32,2]) : f32[32,2]\n",
         "%x: f32[32,2]",
         {"x": RNG.uniform(-1, 1, (6, 32, 2)).astype(np.float32)},
     ),
     "train_cnn": (
-        "  %image: f32[32,1,8,8], %label: i64[32] = @bars()\n",
+        "  %image, %label = @bars() : f32[32,1,8,8], i64[32]\n",
         "%image: f32[32,1,8,8], %label: i64[32]",
         {
             "image": RNG.normal(size=(4, 32, 1, 8, 8)).astype(np.float32),
@@ -263,7 +263,7 @@ TRAININGS: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
     "train_transformer": (
-        "  %tokens: i64[32,8], %length: f32[32,1], %label: i64[32] = @sequences()\n",
+        "  %tokens, %length, %label = @sequences() : i64[32,8], f32[32,1], i64[32]\n",
         "%tokens: i64[32,8], %length: f32[32,1], %label: i64[32]",
         {
             "tokens": RNG.integers(0, 12, (4, 32, 8)),

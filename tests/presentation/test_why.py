@@ -15,15 +15,15 @@ from nncdbg.presentation.screen import Screen
 from nncdbg.target.program import ProgramTarget
 
 BUGS = {
-    "examples/nan_softmax.nnc": ("line 21: %logq: f32[3,4] = Log(%q)", "cause: log of zero", 2),
-    "examples/overflow_f16.nnc": ("line 9: %squares: f16[8] = Mul(%h, %h)", "cause: overflow: ", 2),
+    "examples/nan_softmax.nnc": ("line 21: %logq = Log(%q) : f32[3,4]", "cause: log of zero", 2),
+    "examples/overflow_f16.nnc": ("line 9: %squares = Mul(%h, %h) : f16[8]", "cause: overflow: ", 2),
     "examples/tutorials/underflow_f16.nnc": (
-        "line 15: %squares: f16[4,8] = Mul(%x, %x)",
+        "line 15: %squares = Mul(%x, %x) : f16[4,8]",
         "cause: underflow: |%x| is 1.61e-06 to 0.000129; f16 rounds results below about 3e-08 to 0",
         2,
     ),
     "examples/tutorials/wrong_axis.nnc": (
-        "line 22: %weights: f32[4,4] = Softmax(%scores, axis=0)",
+        "line 22: %weights = Softmax(%scores, axis=0) : f32[4,4]",
         "normalizes over axis 0 of 2, not the last: sums along the last axis are 0.4488 to 1.943",
         5,
     ),

@@ -14,6 +14,8 @@ from nncdbg.opening.folder_writing import write_folder
 from nncdbg.terminal.main import main
 from tests.opening.diff_corpus.test_diff_corpus import CLIPPED, NEGATIVE, POSITIVE, A, B, corpus
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 Capture = pytest.CaptureFixture[str]
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from nncdbg.terminal.main import main
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 HEAD = "#nncdbg 1\nopset 18\ngraph @main(%x: f32[2,3]) -> (%y) {\n"
 PROGRAMS = {
     "ok": ("%y = Relu(%x)",),

@@ -37,5 +37,5 @@ def test_a_text_without_prefixes_gets_them_and_one_with_prefixes_keeps_them(
     assert 'prefix self_attn "/model/decoder/layers.0/self_attn/"' in printed(str(plain), capfd=capfd)
     kept = printed(str(own), capfd=capfd)
     assert 'prefix mine "/model/"' in kept
-    assert "%mine::decoder/layers.0/self_attn/Relu_3 = Relu(" in kept
+    assert "%mine::decoder/layers.0/self_attn/Relu_3 =\n      Relu(" in kept
     assert "self_attn::" not in kept

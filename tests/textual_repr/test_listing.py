@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nncdbg.textual_repr import Listing, Site, parse_with_listing
+from nncdbg.textual_repr import Listing, Site, parse, parse_with_listing
 
 TEXT = """\
 #nncdbg 1
@@ -78,3 +78,32 @@ def test_headers_have_their_lines(listing: Listing) -> None:
 def test_the_lines_are_those_of_the_text(listing: Listing) -> None:
     assert "\n".join(listing.lines) == TEXT
     assert listing.file == "net.nnc"
+
+
+WRAPPED = """graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %y =
+      Add(
+        %x, [
+          1.0, 2.0])
+      : f32[2]
+  return %y
+}
+"""
+
+
+def test_a_statement_of_several_lines_is_quoted_in_one() -> None:
+    listing = parse(WRAPPED).listing
+    assert listing is not None
+    text = "  %y = Add(%x, [1.0, 2.0]) : f32[2]"
+    assert listing.statement(2) == text
+    excerpt = listing.excerpt(("main",), 0)
+    assert (excerpt.text, excerpt.line, excerpt.column, excerpt.width) == (text, 2, 3, len(text) - 2)
+
+
+@pytest.mark.parametrize("line", range(2, 7))
+def test_a_breakpoint_at_any_line_of_a_statement_is_at_its_first(line: int) -> None:
+    listing = parse(WRAPPED).listing
+    assert listing is not None
+    site = listing.site(line)
+    assert site is not None
+    assert (site.pc, listing.next_site(line)) == (0, (2, site))

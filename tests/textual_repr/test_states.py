@@ -20,18 +20,18 @@ state %"odd name": f32[2] = data("b") for %b
 state %count: i64[] = 0
 
 graph @train(%x: f32[N,3], %t: f32[N,2]) -> (%l: f32[]) {
-  %l: f32[], saved %s = @loss(%x, %t)
-  %d_w: f32[3,2], %d_x: f32[N,3] = @"loss.backward"(1024.0, %s)
-  %w.1: f32[3,2] = Sub(%w, %d_w)
-  %count.1: i64[] = Add(%count, 1)
+  %l, saved %s = @loss(%x, %t) : f32[]
+  %d_w, %d_x = @"loss.backward"(1024.0, %s) : f32[3,2], f32[N,3]
+  %w.1 = Sub(%w, %d_w) : f32[3,2]
+  %count.1 = Add(%count, 1) : i64[]
   update %w = %w.1, %count = %count.1 loc("train.py":7)
   return %l
 }
 
 graph @loss(%x: f32[N,3], %t: f32[N,2]) -> (%l: f32[]) {
-  %y: f32[N,2] = MatMul(%x, %w)
-  %e: f32[N,2] = Sub(%y, %t)
-  %l: f32[] = ReduceMean(%e, keepdims=0)
+  %y = MatMul(%x, %w) : f32[N,2]
+  %e = Sub(%y, %t) : f32[N,2]
+  %l = ReduceMean(%e, keepdims=0) : f32[]
   return %l
 }
 
@@ -102,7 +102,7 @@ Y = "%y: f32[] = ReduceSum(%x, keepdims=0)"
 FAULTS = [
     (program(Y, states="state %w ⟦=⟧ [1,2]"), "a state needs a name and a tensor type", "state %w: f32[4,3]"),
     (program(Y, states="state %w: f32[2] = Identity(⟦%v⟧)"), "%v is not a state", "the states above it"),
-    (program(Y, states="state %w: f32[2] = zeros⟦⟧"), "expected `for`", "zeros for %w"),
+    (program(Y, states="state %w: str[2] = zeros⟦⟧"), "zeros cannot make a str[2]", "zeros for %w"),
     (
         program(Y, states="state %w: f32[2] = ⟦@main⟧(%x)"),
         "a graph cannot compute a state",

@@ -47,9 +47,9 @@ def test_a_program_with_sequences_and_optionals_reads_back() -> None:
 opset 21
 
 graph @main(%s: seq(f32[2]), %o: opt(seq(i64[]))) -> (%y: f32[2], %t: seq(f32[2])) {
-  %e: opt(f32[2]) = Optional(type=type(f32[2]))
-  %y: f32[2] = SequenceAt(%s, 0)
-  %t: seq(f32[2]) = SequenceInsert(%s, %y)
+  %e = Optional(type=type(f32[2])) : opt(f32[2])
+  %y = SequenceAt(%s, 0) : f32[2]
+  %t = SequenceInsert(%s, %y) : seq(f32[2])
   return %y, %t
 }
 """
@@ -63,7 +63,7 @@ graph @main(%s: seq(f32[2]), %o: opt(seq(i64[]))) -> (%y: f32[2], %t: seq(f32[2]
     ("line", "message"),
     [
         ("%c: seq(f32[2]) = [1.0, 2.0]", "only a tensor"),
-        ("%c: seq(foo[2]) = SequenceEmpty()", "no element type foo"),
+        ("%c = SequenceEmpty() : seq(foo[2])", "no element type foo"),
         ("%c: seq(f32[2] = SequenceEmpty()", "expected a type"),
     ],
 )

@@ -56,7 +56,9 @@ class Checkout:
         (folder / "backend.py").write_text(BACKEND)
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        inherited = {name: text for name, text in os.environ.items() if not name.startswith("PIP_")}
+        inherited = {
+            name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "PYTHONPATH"))
+        }
         chosen = {
             "HOME": str(self.folder / "no such home"),
             "PYTHON": sys.executable,
@@ -75,7 +77,7 @@ class Checkout:
     def install(self, *arguments: str, **environment: str) -> tuple[int, str]:
         """Run the installer, and return its exit code and output."""
         process = self.start(*arguments, **environment)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=600)
         return process.returncode, output
 
     def module_output(self) -> str:
@@ -89,11 +91,15 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "my checkout")
 
 
-def test_install_reports_progress_and_runs_once(checkout: Checkout) -> None:
-    process = checkout.start(SLOW_BUILD="4")
+def test_install_waits_for_another_run_reports_progress_and_runs_once(checkout: Checkout) -> None:
+    with (checkout.folder / ".venv.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = checkout.start(SLOW_BUILD="4")
+        assert process.stdout is not None
+        assert "waiting for another run that installs into" in process.stdout.readline()
+        assert not checkout.venv.exists()
     times = [time.monotonic()]
     output = ""
-    assert process.stdout is not None
     for line in process.stdout:
         times.append(time.monotonic())
         output += line
@@ -106,13 +112,22 @@ def test_install_reports_progress_and_runs_once(checkout: Checkout) -> None:
     assert checkout.install() == (0, "")
 
 
-def test_changed_dependencies_update_in_place_and_a_damaged_environment_is_replaced(
-    checkout: Checkout,
-) -> None:
-    assert checkout.install()[0] == 0
+def test_a_killed_install_is_replaced_and_its_lock_is_free(checkout: Checkout) -> None:
+    """Also an environment that is updated, damaged, or whose Python is gone."""
+    process = checkout.start(SLOW_BUILD="60")
+    deadline = time.monotonic() + 60
+    while not (checkout.venv / "tmp").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (checkout.venv / ".installed").exists()
+    code, output = checkout.install()
+    assert code == 0, output
+    assert checkout.module_output() == "%answer i64[] 42"
+
     other_file = checkout.venv / "other_file.txt"
     other_file.write_text("kept while the environment is whole")
-
     (checkout.folder / "pyproject.toml").write_text(PROJECT + 'description = "changed"\n')
     code, output = checkout.install()
     assert (code, other_file.exists()) == (0, True)
@@ -132,31 +147,6 @@ def test_changed_dependencies_update_in_place_and_a_damaged_environment_is_repla
     assert checkout.module_output() == "%answer i64[] 42"
 
 
-def test_a_killed_install_is_replaced_and_its_lock_is_free(checkout: Checkout) -> None:
-    process = checkout.start(SLOW_BUILD="60")
-    deadline = time.monotonic() + 60
-    while not (checkout.venv / "tmp").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not (checkout.venv / ".installed").exists()
-    code, output = checkout.install()
-    assert code == 0, output
-    assert checkout.module_output() == "%answer i64[] 42"
-
-
-def test_a_second_run_waits_for_the_first(checkout: Checkout) -> None:
-    with (checkout.folder / ".venv.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        process = checkout.start()
-        assert process.stdout is not None
-        assert "waiting for another run that installs into" in process.stdout.readline()
-        assert not checkout.venv.exists()
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-
-
 def test_a_folder_that_is_not_an_environment_is_kept(checkout: Checkout) -> None:
     checkout.venv.mkdir()
     (checkout.venv / "thesis.tex").write_text("years of work")
@@ -166,25 +156,23 @@ def test_a_folder_that_is_not_an_environment_is_kept(checkout: Checkout) -> None
     assert (checkout.venv / "thesis.tex").read_text() == "years of work"
 
 
-def test_an_installed_program_that_does_not_start_is_an_error(checkout: Checkout) -> None:
-    backend = checkout.folder / "backend.py"
-    backend.write_text(BACKEND.replace("answer = 42", "import missing").replace(",,43", ",,"))
-    code, output = checkout.install()
-    assert code == 1
-    assert "error: nncdbg is installed, but does not start: ModuleNotFoundError: No module named" in output
-    assert not (checkout.venv / ".installed").exists()
-
-
-def test_an_unreachable_index_is_an_error(checkout: Checkout) -> None:
-    (checkout.folder / "pyproject.toml").write_text(
-        PROJECT.replace("requires = []", 'requires = ["hatchling"]')
-    )
+def test_an_unreachable_index_and_a_program_that_does_not_start_are_errors(checkout: Checkout) -> None:
+    project = checkout.folder / "pyproject.toml"
+    project.write_text(PROJECT.replace("requires = []", 'requires = ["hatchling"]'))
     code, output = checkout.install(PIP_INDEX_URL="http://127.0.0.1:9/simple")
     assert code == 1
     assert (
         "error: cannot install nncdbg: the package index cannot be reached\nhint: check the network" in output
     )
     assert "Traceback" not in output
+
+    project.write_text(PROJECT)
+    backend = checkout.folder / "backend.py"
+    backend.write_text(BACKEND.replace("answer = 42", "import missing").replace(",,43", ",,"))
+    code, output = checkout.install()
+    assert code == 1
+    assert "error: nncdbg is installed, but does not start: ModuleNotFoundError: No module named" in output
+    assert not (checkout.venv / ".installed").exists()
 
 
 def test_an_older_python_is_rejected_and_a_newer_one_is_found(checkout: Checkout) -> None:

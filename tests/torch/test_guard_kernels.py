@@ -27,7 +27,14 @@ from nncdbg.engine.ops.aten.internals import (  # noqa: E402
     mode_flags,
 )
 from nncdbg.torch import guard, guard_kernels  # noqa: E402
-from nncdbg.torch.source_lines import call_again, kind_of_frame, user_lines  # noqa: E402
+from nncdbg.torch.source_lines import (  # noqa: E402
+    call_again,
+    kind_of_frame,
+    lines_of,
+    user_frame,
+    user_lines,
+    user_places,
+)
 from nncdbg.torch.step_state import BufferState  # noqa: E402
 from nncdbg.torch.tape import new_own_work, new_pause  # noqa: E402
 from nncdbg.torch.updates import _writes_of  # noqa: E402
@@ -221,6 +228,43 @@ def test_frames_that_only_python_reads_give_no_lines(library):
         library.user_lines(3, 4, kind_of_frame)
     with pytest.raises(TypeError):
         library.user_lines(sys._getframe(), "four", kind_of_frame)
+
+
+FRAMES = {
+    "user_places": lambda: user_places(sys._getframe()),
+    "user_places in a second run": lambda: call_again(
+        lambda: user_places(sys._getframe()), (), {}, (("a.py", 3), ("b.py", 4))
+    ),
+    "user_frame": lambda: user_frame(sys._getframe()),
+    "no frame of the user": lambda: user_frame(None),
+    "user_frame in a second run": lambda: call_again(user_frame, (sys._getframe(1),), {}, (("a.py", 3),)),
+    "in a second run alone": lambda: call_again(lambda: _frame_of_torch(), (), {}, (("a.py", 3),)),
+}
+
+
+def _frame_of_torch():
+    return user_frame(sys._getframe(1).f_back)
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_are_those_of_python(library, name, monkeypatch):
+    found = []
+    for used in (None, library):
+        monkeypatch.setattr(guard_kernels, "used", used)
+        found.append(FRAMES[name]())
+    if isinstance(found[0], tuple):
+        # The instruction of the innermost frame is that of the call.
+        assert [lines_of((each,)) for each in found[0]] == [lines_of((each,)) for each in found[1]]
+    else:
+        assert found[0] is None or found[0].f_code is found[1].f_code
+        assert (found[0] is None) is (found[1] is None)
+
+
+def test_places_have_the_lines_of_their_frames(library, monkeypatch):
+    for used in (None, library):
+        monkeypatch.setattr(guard_kernels, "used", used)
+        frame = sys._getframe()
+        assert lines_of(user_places(frame))[:4] == user_lines(frame)
 
 
 # -- buffers ----------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ def test_small_step_as_text():
     assert lines[2].startswith("state %weight: f32[1,2] = [[")
     assert lines[4:11] == [
         "graph @main(%input: f32[1,2]) -> (%weight.grad: f32[1,2], %loss: f32[]) {",
-        "  %loss: f32[], %ones_like: f32[] = @forward(%input)",
-        "  %weight.grad: f32[1,2] = @backward(%ones_like, %input)",
+        "  %loss, %ones_like = @forward(%input) : f32[], f32[]",
+        "  %weight.grad = @backward(%ones_like, %input) : f32[1,2]",
         "  @optimizer(%weight.grad)",
         "  return %weight.grad, %loss",
         "}",
@@ -87,7 +87,7 @@ def test_small_step_as_text():
     ]
     assert lines[-5:] == [
         "graph @optimizer(%weight.grad: f32[1,2]) -> () {",
-        "  %weight.1: f32[1,2] = aten.add_.Tensor(%weight, %weight.grad, alpha=-0.5)",
+        "  %weight.1 = aten.add_(%weight, %weight.grad, alpha=-0.5) : f32[1,2]",
         "  update %weight = %weight.1",
         "  return",
         "}",
@@ -319,7 +319,7 @@ def test_operators_on_the_parts_of_a_tensor_are_recorded():
         result = layer(Shards(torch.full((2, 3), 3.0))) * 2
         layer.weight.mul_(result.part[0, 0])
     text = step.program.text()
-    assert "aten.mm.default" in text
+    assert "aten.mm(" in text
     assert "state %weight: f32[1,3] = " in text
     assert nncdbg.run(step.program)[step.changed["weight"]].tolist() == [[18.0] * 3]
 
@@ -503,7 +503,7 @@ assert len(graphs) == 1
 
 def test_compiler_is_imported_by_the_block_only_and_compiles_after_it():
     done = subprocess.run(
-        [sys.executable, "-c", FIRST_COMPILATION], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", FIRST_COMPILATION], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "torch.compile compiles nothing while a step is recorded: the step ran eagerly\n"

@@ -48,7 +48,7 @@ def nncdbg(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "nncdbg", *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         cwd=folder,
         stdin=subprocess.DEVNULL,
     )
@@ -136,6 +136,7 @@ raise ValueError("at the end")
 """
 
 
+@pytest.mark.usefixtures("started_processes")
 def test_objects_of_a_script_end_as_under_python(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ENDS)
     done = nncdbg(tmp_path, "debug", "--catch", "nan", "-m", "train")

@@ -349,29 +349,26 @@ def content(value: Any) -> Any:
 def outcome(name: str, run: Callable[[Script], Any]) -> dict[str, Any]:
     """Return all that a step computes and leaves, with the number of storages that live after it."""
     script = Script(name)
-    gc.freeze()  # Only what the step makes is listed.
-    try:
-        run(script)
-        result = script.result if script.state is not None else script.names["result"]
-        tensors = [each for each in tree_leaves([script.state, result]) if isinstance(each, torch.Tensor)]
-        for module in script.parts(torch.nn.Module):
-            tensors += [*module.parameters(), *module.buffers()]
-        for optimizer in script.parts(torch.optim.Optimizer):
-            tensors += tree_leaves(optimizer.state_dict()["state"])
-        gradients = [each.grad for each in tensors if isinstance(each, torch.Tensor) and each.is_leaf]
-        results = [content(each) for each in tree_leaves(result)]
-        left = {
-            "tensors": [content(each) for each in tensors],
-            "gradients": [content(each) for each in gradients],
-        }
-        # The graph of a result holds tensors that may have objects of Python.
-        del result, tensors
-        script.result = None
-        script.names.pop("result", None)
-        gc.collect()
-        live = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    finally:
-        gc.unfreeze()
+    gc.freeze()  # Only what the step makes is listed; a collection of all other objects takes seconds.
+    run(script)
+    result = script.result if script.state is not None else script.names["result"]
+    tensors = [each for each in tree_leaves([script.state, result]) if isinstance(each, torch.Tensor)]
+    for module in script.parts(torch.nn.Module):
+        tensors += [*module.parameters(), *module.buffers()]
+    for optimizer in script.parts(torch.optim.Optimizer):
+        tensors += tree_leaves(optimizer.state_dict()["state"])
+    gradients = [each.grad for each in tensors if isinstance(each, torch.Tensor) and each.is_leaf]
+    results = [content(each) for each in tree_leaves(result)]
+    left = {
+        "tensors": [content(each) for each in tensors],
+        "gradients": [content(each) for each in gradients],
+    }
+    # The graph of a result holds tensors that may have objects of Python.
+    del result, tensors
+    script.result = None
+    script.names.pop("result", None)
+    gc.collect()
+    live = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
     return {
         "results": results,
         **left,

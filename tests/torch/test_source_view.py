@@ -242,7 +242,91 @@ def test_the_end_shows_the_names_of_the_script(session):
     assert "The step has ended" in text
 
 
-LOOP = """import torch
+LOOP, ERROR = LINE["h = block(h)"], LINE["error = h - target"]
+
+
+def test_a_condition_reads_the_names_of_the_moment(session):
+    text = run(session, f"break train.py:{LOOP} if h.mean() > -0.1", "continue")
+    assert "Breakpoint 1, source train.py:19 if h.mean() > -0.1\n" in text
+    source, first = session.target.source, session.target.program.graph.inputs[0].name
+    assert place(session) == ("train", LOOP)
+    assert source.names()["h"] != first, "the first block has another h, with a smaller mean"
+    assert session.target.evaluate("h.mean()") > -0.1
+    assert "Breakpoint 1" in run(session, "condition 1 h.mean() < -0.1", "rcontinue")
+    assert source.names()["h"] == first
+
+
+def test_a_condition_reads_the_names_of_its_own_function(session):
+    text = run(session, f"log train.py:{FORWARD[1][1]} {{h.shape}} {{mean(h) - mean(x)}}", "continue")
+    assert text.count("(2, 3) ") == 2
+    assert "no value" not in text
+    text = run(session, "delete", "restart", f"break train.py:{ERROR} if loss > 3", "continue")
+    assert "its condition failed: `loss` holds no tensor here" in text
+    assert place(session) == ("train", ERROR)
+
+
+def test_a_condition_with_a_name_that_no_line_binds_is_refused(session):
+    text = run(session, f"break train.py:{ERROR} if lost > 3", f"break train.py:{ERROR} if x.cache > 1")
+    assert "there is no value or function `lost`" in text
+    assert "^" in text
+    assert not session.stops.numbers()
+    assert "there is no value" in run(session, f"break train.py:{FORWARD[0][1]} if error > 3")
+
+
+def test_the_condition_of_a_finding_reads_the_names_of_its_line(session):
+    text = run(session, f"until {ERROR}", "set h[0, 0] = nan", "catch nan if error.mean() > 3")
+    assert "nan if error.mean() > 3" in text
+    # The NaN is returned by the whole step, when `train` has ended.
+    text = run(session, "continue")
+    assert "the condition of catch nan failed: `error` holds no tensor here" in text
+
+
+def test_a_watched_name_stops_where_a_line_has_bound_it(session):
+    text = run(session, f"until {LOOP}", "watch h", "watch loss > 3", "info breakpoints")
+    assert "Watchpoint 1: watch h in train, lines" in text
+    assert "1: watch h in train\n" in text
+    assert "2: watch loss > 3 in train\n" in text
+    text = run(session, "continue")
+    assert place(session) == ("train", LOOP), "after the first block, not inside of it"
+    assert "Breakpoint 1, watch h in train" in text
+    run(session, "continue")
+    assert place(session) == ("train", ERROR)
+    run(session, "rcontinue")
+    assert place(session) == ("train", LOOP)
+    run(session, "continue", "continue")
+    assert session.target.now.ended, "the loss is 1.9, and stays false"
+
+
+def test_a_watched_expression_and_an_assertion_follow_the_name(session):
+    text = run(session, f"until {LOOP}", "watch h[0,0]", "continue", "continue")
+    assert re.search(r"watch h\[0,0\] in train: -?[\d.]+ -> -?[\d.]+", text)
+    assert place(session) == ("train", ERROR)
+    run(session, "delete", "restart", f"until {LOOP}", "assert h.mean() < 0", "continue")
+    assert place(session) == ("train", ERROR)
+    assert session.target.evaluate("h.mean()") > 0
+
+
+def test_a_name_of_another_function_is_not_watched(session):
+    text = run(session, "watch h", "watch nothing")
+    assert "no line binds `h` here, but in train, Block.forward" in text
+    assert "the program has no value %nothing" in text
+
+
+def test_a_displayed_name_is_shown_where_it_is_bound(session):
+    text = run(session, "display h", f"until {LOOP}")
+    assert "1: h: there is no value or function `h`" in text
+    assert re.search(r"^1: h f32\[2,3\] \[\[", text, re.MULTILINE)
+
+
+def test_an_expression_may_begin_with_a_name_that_is_a_command(session):
+    text = run(session, f"until {LOOP}", "h.shape", "h[0].shape", "h * 2 == h + h", "h next")
+    assert "there is no command" not in text
+    assert "(2, 3)\n" in text
+    assert "(3,)\n" in text
+    assert "Execute this statement" in text, "`h` alone is `help`"
+
+
+LOOP_SCRIPT = """import torch
 import nncdbg.torch
 
 
@@ -261,14 +345,14 @@ with nncdbg.torch.record() as step:
     total(x)
 step.save("loop")
 """
-LINES = {text.strip(): number for number, text in enumerate(LOOP.splitlines(), 1)}
-INNER, OUTER = LINES["return x * 2"], LINES["y = double(row)"]
+LOOP_LINES = {text.strip(): number for number, text in enumerate(LOOP_SCRIPT.splitlines(), 1)}
+INNER, OUTER = LOOP_LINES["return x * 2"], LOOP_LINES["y = double(row)"]
 
 
 @pytest.fixture
 def loop(tmp_path, monkeypatch):
     """A session in a step whose inner lines begin at the statements of outer ones."""
-    (tmp_path / "loop.py").write_text(LOOP)
+    (tmp_path / "loop.py").write_text(LOOP_SCRIPT)
     monkeypatch.chdir(tmp_path)
     runpy.run_path("loop.py", run_name="__main__")
     return opened("loop")

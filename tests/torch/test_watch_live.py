@@ -215,8 +215,6 @@ def no_other_objects():
     """Hide the optimizers and models of other tests from the search for live objects."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("no_other_objects")

@@ -47,7 +47,7 @@ async function inTheHost({ page, open, host }, theme, result) {
 }
 
 /** Runs the tests of a file of screen/, which use mouse and keys.  Each test has a new workspace, and saves pictures. */
-async function onTheScreen({ page, open, host, settings }, theme, result) {
+async function onTheScreen({ page, open, forget, host, settings }, theme, result) {
   const { tests } = await import(`./${theme}.mjs`);
   const screen = new Screen(page, plan.pictures);
   /** Adds an extension from a folder of these tests. */
@@ -56,7 +56,7 @@ async function onTheScreen({ page, open, host, settings }, theme, result) {
     const workspace = freshWorkspace();
     settings({});
     try {
-      await test({ page, screen, workspace, settings, open: (extension) => open(workspace, extension ? [beside(extension)] : []), python: plan.python });
+      await test({ page, screen, workspace, settings, forget, open: (extension) => open(workspace, extension ? [beside(extension)] : []), python: plan.python });
     } catch (error) {
       await page.screenshot({ path: path.join(plan.pictures, `failed-${path.basename(theme)}-${count}.png`) });
       throw error;

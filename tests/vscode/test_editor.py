@@ -127,6 +127,8 @@ def make_workspace(base: Path) -> Path:
     save(folder / "model.onnx", ["Relu", "Neg"])
     save(folder / "changed.bin", ["Relu", "Tanh"])
     save(folder / "logarithm.bin", ["Log", "Neg"])
+    weights = helper.make_tensor("weights", TensorProto.FLOAT, [64], bytes(256), raw=True)
+    save(folder / "weights.onnx", ["Relu", "Neg"], initializer=weights)
     save(folder / "odd.onnx", ["Relu", "Neg"], 'say "hi"', "two\nlines שלום")
     (folder / "junk.onnx").write_bytes(bytes(range(256)) * 4)
     (folder / "broken.nnc").write_text(
@@ -137,7 +139,13 @@ def make_workspace(base: Path) -> Path:
     return folder
 
 
-def save(path: Path, ops: list[str], first: str = "conv:0", second: str = "sum + 1") -> None:
+def save(
+    path: Path,
+    ops: list[str],
+    first: str = "conv:0",
+    second: str = "sum + 1",
+    initializer: TensorProto | None = None,
+) -> None:
     """Save a model of two ops and a sum, with value names that need quotes."""
     nodes = [
         helper.make_node(ops[0], ["x"], [first], name="/layer/conv"),
@@ -145,5 +153,6 @@ def save(path: Path, ops: list[str], first: str = "conv:0", second: str = "sum +
         helper.make_node(ops[1], [second], ["y"]),
     ]
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y")]
-    graph = helper.make_graph(nodes, "main", tensors[:1], tensors[1:])
+    initializers = [] if initializer is None else [initializer]
+    graph = helper.make_graph(nodes, "main", tensors[:1], tensors[1:], initializers)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)

@@ -6,6 +6,8 @@ import { ChangedModels } from "./model/changes";
 import { openExample } from "./model/example";
 import { ModelEditor } from "./model/listing";
 import { RunWith } from "./runForm/command";
+import { InputsLens } from "./runForm/inputsLens";
+import { LastRuns } from "./runForm/lastRuns";
 import { Adapters } from "./session/adapter";
 import { type VariableContext, currentSession, registerSessionCommands, valueOf, withErrorMessage } from "./session/commands";
 import { Configurations, debugGraph } from "./session/configurations";
@@ -29,11 +31,12 @@ export interface Exports {
 
 export function activate(context: vscode.ExtensionContext): Exports {
   setUp(context);
-  const configurations = new Configurations();
+  const runs = new LastRuns(context.workspaceState);
+  const configurations = new Configurations(runs);
   const changes = new ChangedModels();
   const models = new ModelEditor(changes);
   const connections = new Connections();
-  const runWith = new RunWith(context);
+  const runWith = new RunWith(context, runs);
   const values = new InlineValues(connections);
   const provide = () => configurations.provideDebugConfigurations();
   const dynamic = vscode.DebugConfigurationProviderTriggerKind.Dynamic;
@@ -41,6 +44,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     changes,
     models,
     connections,
+    runs,
     runWith,
     values,
     new Counterparts(connections, TEXTS),
@@ -52,12 +56,14 @@ export function activate(context: vscode.ExtensionContext): Exports {
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, new Summaries()),
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
+    models.replaceTexts(context.globalState),
     ...registerSessionCommands(),
     ...registerViews(context, connections, values),
     ...registerTensorViews(context, connections, values),
     ...registerNanWatch(context),
     ...registerRuns(context),
-    vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
+    vscode.languages.registerCodeLensProvider({ language: NNC, scheme: "file" }, new InputsLens(runs)),
+    vscode.commands.registerCommand("nncdbg.debugGraph", (target?: vscode.Uri | string) => debugGraph(runs, target)),
     vscode.commands.registerCommand("nncdbg.runWith", (file?: vscode.Uri) => runWith.open(file)),
     vscode.commands.registerCommand("nncdbg.pickListener", pickListener),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),

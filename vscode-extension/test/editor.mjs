@@ -112,6 +112,7 @@ export const editor = {
   SemanticTokensEdits: record("edits", "resultId"),
   TestRunRequest: record("include"),
   QuickPickItemKind: { Separator: -1 },
+  CodeLens: record("range", "command"),
   TreeItem: record("label", "collapsibleState"),
   TreeItemCollapsibleState: { None: 0, Collapsed: 1, Expanded: 2 },
   ThemeIcon: record("id", "color"),

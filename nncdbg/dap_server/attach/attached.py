@@ -134,7 +134,7 @@ class Attached(Debuggee):
                 session.client.say(str(stop.error), "stderr")
             session.state = State.STOPPED
             report_stop(session, stop)
-            session.queue.moving = False
+            session.queue.moving = session.queue.stepping = False
             session.queue.turn.notify_all()
 
     def handle_exit(self, session: Session, leaving: BaseException) -> None:

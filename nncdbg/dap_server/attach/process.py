@@ -164,7 +164,7 @@ class Attachment:
             return True
         if self._debuggee is None or move.target.now.tick:
             return False
-        return move.target.stops.stop_at_first(self._debuggee.numbers)
+        return move.target.stops.stop_at(self._debuggee.numbers)
 
     def _is_for_client(self, target: ProgramTarget) -> bool:
         thread = threading.get_ident()
@@ -216,6 +216,10 @@ class Attachment:
         with session.queue.turn:
             stopped = session.state is State.STOPPED
             session.debuggee, session.queue.moving, session.state = None, False, State.RUNNING
+            if self.script is None:
+                # The next graph is another program; the step of a script ends in its next statement.
+                session.queue.stepping = False
+                session.skip_moves()
             session.queue.turn.notify_all()
         if stopped:
             # Ctrl-C, which the client did not request.

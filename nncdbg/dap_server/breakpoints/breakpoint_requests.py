@@ -18,6 +18,7 @@ from nncdbg.text.listing import Listing
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
+    from nncdbg.ir.source_trace import SourceFunction
     from nncdbg.target.stops import StopPoint
 
 _SHOWN = 5
@@ -132,7 +133,10 @@ class FunctionRequest:
 
 @dataclass(frozen=True, slots=True)
 class DataRequest:
-    """A write to a value: `data_id` is ``%h`` or ``%h: CONDITION``, as `data_id` makes it."""
+    """A write to a value, or a line that binds a name of the user's source.
+
+    `data_id` is ``%h`` or ``%h: CONDITION``, as `data_id` makes it, or as `binding_id` does.
+    """
 
     data_id: str
     access: str | None
@@ -154,6 +158,11 @@ class DataRequest:
         return name, together or None
 
     def place(self, session: Session, before: Site | None) -> PlacedBreakpoint:
+        if (bound := _BINDING_ID.fullmatch(self.data_id)) is not None:
+            function = bound["file"], bound["function"]
+            stops, terms = session.program.target.stops, self.terms
+            point = stops.watch_name(bound["name"], function, terms.when, terms.hits)
+            return _placed_at_lines(session, point, "bound before")
         name, when = self.watched()
         point = session.program.target.stops.set_at("data", name, when, self.terms.hits)
         return _placed_at_lines(session, point, "written at")
@@ -173,6 +182,13 @@ def _placed_at_lines(session: Session, point: StopPoint, words: str) -> PlacedBr
 _ACCESSES = {"read": "read", "readWrite": "read or written"}
 
 _DATA_ID = re.compile(r'(?P<value>%(?:"(?:[^"\\]|\\.)*"|\S+?))(?:: (?P<when>.+))?', re.DOTALL)
+
+_BINDING_ID = re.compile(r"(?P<name>[^%].*) in (?P<function>\S+) \((?P<file>.+)\)")
+
+
+def binding_id(name: str, function: SourceFunction) -> str:
+    """`h in Block.forward (train.py)`: a name of a function of the user's source."""
+    return f"{name} in {function[1]} ({function[0]})"
 
 
 def data_id(value: str, when: str | None = None) -> str:

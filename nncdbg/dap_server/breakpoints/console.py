@@ -9,6 +9,7 @@ from nncdbg.dap_server.breakpoints.breakpoint_requests import (
     DataRequest,
     FunctionRequest,
     LineRequest,
+    binding_id,
     data_id,
 )
 from nncdbg.dap_server.breakpoints.client_breakpoints import BreakpointRequest, Terms, stops_of
@@ -65,6 +66,8 @@ def _terms(point: StopPoint) -> Terms:
 
 def _request_of(point: StopPoint) -> tuple[str, BreakpointRequest]:
     """Return the kind and the request of an equal breakpoint of a client."""
+    if point.kind == "binding" and point.function is not None:
+        return "data", DataRequest(binding_id(point.place, point.function), None, _terms(point))
     if point.kind in ("data", "parameter"):
         return "data", DataRequest(data_id(point.place), None, _terms(point))
     return "function", FunctionRequest(point.place, _terms(point))

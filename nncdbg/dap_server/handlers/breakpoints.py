@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,6 +15,7 @@ from nncdbg.dap_server.breakpoints.breakpoint_requests import (
     FunctionRequest,
     InstructionRequest,
     LineRequest,
+    binding_id,
     columns,
     data_id,
     split_condition,
@@ -22,7 +25,7 @@ from nncdbg.dap_server.breakpoints.exception_filters import FILTERS, FilterReque
 from nncdbg.dap_server.events import report_message
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, STOPPED, each_program, request
 from nncdbg.dap_server.sources.shown import path_in
-from nncdbg.dap_server.variables.places import child_place, values_from
+from nncdbg.dap_server.variables.places import call_of, child_place, values_from
 from nncdbg.errors import MemoryFault, NncdbgError, UsageError
 from nncdbg.expression import nodes, parse, spelled
 from nncdbg.ir.search import candidates
@@ -148,6 +151,8 @@ def data_breakpoint_info(
         return _refused("a value has no fixed address; watch it by name")
     if arguments.variables_reference:
         place = child_place(session, arguments.variables_reference, arguments.name)
+        if (called := call_of(session, arguments.variables_reference)) is not None:
+            return _bound(session, called, arguments.name)
         if place is None or place.kind not in ("value", "previous"):
             return _refused(f"{arguments.name} is not the result of a statement")
         return _watched(session, place.text)
@@ -157,6 +162,8 @@ def data_breakpoint_info(
         return _watched(session, named)
     try:
         scope = values_from(session, arguments.frame_id)
+        if (source := session.program.source) is not None and arguments.name in scope.aliases():
+            return _bound(session, source.selected, arguments.name)
         expression = parse(arguments.name, scope.has, scope.names)
     except NncdbgError as error:
         return _refused(error.message)
@@ -165,6 +172,18 @@ def data_breakpoint_info(
         return _refused(f"{arguments.name} names {count} values; a data breakpoint watches one")
     name = next(iter(expression.names))
     return _watched(session, name, arguments.name if _is_condition(expression.root) else None)
+
+
+def _bound(session: Session, number: int, name: str) -> protocol.DataBreakpointInfoBody:
+    """Return how to stop where a line binds a name of a call of the stack."""
+    source = session.program.source
+    function = source.function_at(number) if source is not None else None
+    if function is None or name not in session.program.target.stops.bound_in(function):
+        return _refused(f"no line binds {name}")
+    words = f"a line of {function[1]} binds {name}"
+    return protocol.DataBreakpointInfoBody(
+        data_id=binding_id(name, function), description=words, access_types=["write"], can_persist=True
+    )
 
 
 def _is_condition(root: nodes.ExpressionNode) -> bool:
@@ -254,9 +273,12 @@ def _finding_info(session: Session, stop: Stop, finding: Finding) -> protocol.Ex
     check = session.queue.check_cancelled
     failure = [] if stop.error is None else [str(stop.error)]
     causes = [line.plain for line in causes_at_stop(session.program.target, check)]
+    # The cause first; of a failure, the error.
+    first = [line.removeprefix("  ") for line in causes]
+    text = [*failure, stop.finding_text, *causes] if failure else [*first, stop.finding_text]
     return protocol.ExceptionInfoBody(
         exception_id=finding.kind,
-        description="\n".join([*failure, stop.finding_text, *causes]),
+        description="\n".join(_hanging(text)),
         break_mode="unhandled" if failure else "always",
         details=protocol.ExceptionDetails(
             message=stop.finding_text,
@@ -266,6 +288,17 @@ def _finding_info(session: Session, stop: Stop, finding: Finding) -> protocol.Ex
             stack_trace=_origin(session, stop, finding.output),
         ),
     )
+
+
+def _hanging(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines that fit into the box of a client; a long one continues with an indentation."""
+    for line in "\n".join(lines).splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        yield from wrap(line, BOX_WIDTH, subsequent_indent=f"{indent}    ", break_on_hyphens=False) or [""]
+
+
+BOX_WIDTH = 84
+"""Characters of a line in the box of an exception, in an editor beside a side bar."""
 
 
 def _failure_info(session: Session, stop: Stop, error: BaseException) -> protocol.ExceptionInfoBody:

@@ -7,10 +7,12 @@ reads it.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +22,7 @@ from nncdbg.dap_server.variables.places import statement_of
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import captures
 from nncdbg.presentation.elements import is_text
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.ir.records import Graph, Node, Path
     from nncdbg.stats import Summary
-    from nncdbg.target.records import Frame
+    from nncdbg.target.records import FinishedBlock, Frame
 
 MOST_STATEMENTS = 60
 """Shown statements, also of expanded blocks."""
@@ -46,9 +49,15 @@ SLIDE = 8
 OUTWARDS = 3
 """Distance, in statements, that each enclosing block adds."""
 
+MOST_FINISHED = 10_000
+"""Finished layers, branches and iterations whose statistics one answer considers, the latest ones."""
+
 _LAST_LINES = {"loop": "next", "branch": "yield"}
 
 _KINDS = {"while": "loop", "if": "branch"}
+
+_DRAWN = re.compile("rand|bernoulli|multinomial|normal|dropout", re.IGNORECASE)
+"""Ops that draw numbers: without operands, they are no constants."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -339,9 +348,17 @@ MOST_OPENED = 4096
 
 
 class GraphArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """Ids of statements to replace with their blocks (at most 4096)."""
+    """Ids of statements to replace with their blocks (at most 4096); `all` replaces all statements."""
 
     open: list[str] = []
+    all: bool = False
+
+
+class _Everything:
+    """Contains all ids."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
 
 
 class GraphStateArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -352,21 +369,25 @@ class GraphStateArguments(msgspec.Struct, frozen=True, kw_only=True):
 def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     """Return the whole graph: `nodes` in program order, `edges`, `blocks`, `source` and `leftOut`.
 
-    Each node has `id`, `block`, `kind`, `label`, `values`, `type` and `line`.  Each edge is
-    `[from, to, value, carried]`.  `from` and `to` are positions in `nodes`, or -1 for an input.
+    Each node has `id`, `block`, `kind`, `label`, `values`, `type` and `line`, and `aside` if it only
+    initializes or updates `states`, or has no operands.  Each edge is `[from, to, value, carried]`.  `from`
+    and `to` are positions in `nodes`, or -1 for an input.
     """
     if len(arguments.open) > MOST_OPENED:
         raise UsageError(
             f"cannot open {len(arguments.open)} statements at once",
             hint=f"open at most {MOST_OPENED} statements",
         )
-    blocks, target = whole(session, frozenset(arguments.open)), session.program.target
+    opened = _Everything() if arguments.all else frozenset(arguments.open)
+    blocks, target = whole(session, opened), session.program.target
     places = list(_in_order(blocks[0]))
+    states = dict.fromkeys(state.value.name for state in target.program.states)
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}
     return {
         "source": session.program.sources.of_place(target.frame(target.frame(0).depth).place),
         "blocks": [_block(block) for block in blocks],
-        "nodes": [_node(session, block, pc) for block, pc in places],
+        "nodes": [_node(session, block, pc, states) for block, pc in places],
+        "states": [spelled(name) for name in states],
         "edges": list(_edges(session, places, number)),
         "leftOut": sum(len(block.graph.nodes) + 1 - len(block.shown) for block in blocks),
     }
@@ -394,9 +415,22 @@ def _block(block: ShownBlock) -> dict[str, Any]:
     }
 
 
-def _node(session: Session, block: ShownBlock, pc: int) -> dict[str, Any]:
+def _node(session: Session, block: ShownBlock, pc: int, states: Container[str]) -> dict[str, Any]:
     type_ = "" if pc == len(block.graph.nodes) else _type(block, block.graph.nodes[pc])
-    return {"block": block.id, "type": type_, **block.statement(session, pc)}
+    fields = {"block": block.id, "type": type_, **block.statement(session, pc)}
+    return {**fields, "aside": True} if _is_aside(block, pc, states) else fields
+
+
+def _is_aside(block: ShownBlock, pc: int, states: Container[str]) -> bool:
+    """Whether a statement initializes or updates states, or computes a constant."""
+    if pc == len(block.graph.nodes):
+        return False
+    node = block.graph.nodes[pc]
+    if node.kind is not Kind.OP:
+        return node.kind is Kind.UPDATE
+    if block.outer is None and node.outputs and all(value.name in states for value in node.outputs):
+        return True
+    return not (_operands(node) or _DRAWN.search(node.op))
 
 
 def _type(block: ShownBlock, node: Node) -> str:
@@ -422,28 +456,33 @@ def _edges(
 
 @request("nncdbg/graphState", when=LIVE, values=True, arguments=GraphStateArguments, reads=True)
 def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, Any]:
-    """Return the state of the graph: `stack`, `flags`, and `statistics` if requested.
+    """Return the state of the graph: `stack`, `ended`, `flags`, and `statistics` if requested.
 
-    `stack` lists `block` and `pc`, outermost frame first.  `flags` maps a statement to `nan` or `inf`.
-    `statistics` maps a statement to the largest absolute value, mean, standard deviation and share of
-    zeros of its first result.  They are the logged statistics: no tensor is read for them.
+    `stack` lists `block` and `pc`, outermost frame first.  `flags` maps a statement to `nan` or `inf`, by
+    its latest result, also in layers that have returned.  `statistics` maps a statement to the largest
+    absolute value, mean, standard deviation and share of zeros of its first result.  They are the logged
+    statistics: no tensor is read for them.
     """
     blocks = on_the_stack(session, ())
     glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     flags: dict[str, str] = {}
     statistics: dict[str, list[float | None]] = {}
-    for block in blocks:
-        for name, summary in _summaries(session, glance, block):
-            if summary.nan or summary.posinf or summary.neginf:
-                flags[name] = "nan" if summary.nan else "inf"
-            if arguments.statistics:
-                figures: list[float | None] = [None] * 4
-                if summary.min is not None and summary.max is not None:
-                    zeros = summary.zero / max(1, summary.count)
-                    figures = [max(-summary.min, summary.max), summary.mean, summary.std, zeros]
-                statistics[name] = figures
+    live = (_summaries(session, glance, block) for block in blocks)
+    summaries: dict[str, Summary] = {}
+    for name, summary in chain(*live, _finished_summaries(session, glance, blocks)):
+        summaries.setdefault(name, summary)
+    for name, summary in summaries.items():
+        if summary.nan or summary.posinf or summary.neginf:
+            flags[name] = "nan" if summary.nan else "inf"
+        if arguments.statistics:
+            figures: list[float | None] = [None] * 4
+            if summary.min is not None and summary.max is not None:
+                zeros = summary.zero / max(1, summary.count)
+                figures = [max(-summary.min, summary.max), summary.mean, summary.std, zeros]
+            statistics[name] = figures
     return {
         "stack": [{"block": block.id, "pc": block.here} for block in blocks],
+        "ended": session.program.target.now.ended,
         "flags": flags,
         **({"statistics": statistics} if arguments.statistics else {}),
     }
@@ -456,8 +495,41 @@ def _summaries(session: Session, glance: Glance, block: ShownBlock) -> Iterator[
     first = enumerate(block.index.results[: block.frame.place.pc])
     results = {pc: number for pc, number in first if number is not None}
     for pc, content in zip(results, target.contents(results.values(), frame), strict=True):
-        if is_tensor(content) and not is_text(content) and (summary := glance.at_hand(content)) is not None:
+        if (summary := _summary(glance, content)) is not None:
             yield block.statement_id(pc), summary
+
+
+def _summary(glance: Glance, content: Any) -> Summary | None:
+    return glance.at_hand(content) if is_tensor(content) and not is_text(content) else None
+
+
+def _finished_summaries(
+    session: Session, glance: Glance, stack: Sequence[ShownBlock]
+) -> Iterator[tuple[str, Summary]]:
+    """The same of the latest visit of each block that is not on the stack, latest first."""
+    visits = Counter(block.id for block in stack for _ in range(_VISITS))
+    for block in islice(session.program.target.finished(), MOST_FINISHED):
+        session.queue.check_cancelled()
+        name = _finished_id(stack[0].id, block)
+        visits[name] += 1
+        if visits[name] > _VISITS:
+            continue
+        for pc, content in block.results:
+            if (summary := _summary(glance, content)) is not None:
+                yield f"{name}/{pc}", summary
+
+
+_VISITS = 2
+"""Considered visits of a block: the last iteration of a loop may have executed only some statements."""
+
+
+def _finished_id(root: str, block: FinishedBlock) -> str:
+    """The id of the block, as that of a `ShownBlock` in its place."""
+    name = root
+    inner = (*(path for path, _ in block.calls[1:]), block.path)
+    for (_, pc), path in zip(block.calls, inner, strict=True):
+        name = f"{name}/{pc}.{path[-1]}" if len(path) > 1 else f"{name}/{pc}"
+    return name
 
 
 MOST_TOGGLED = 64

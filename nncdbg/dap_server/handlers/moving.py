@@ -17,7 +17,7 @@ import msgspec
 
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.client_recorder import GOTO
-from nncdbg.dap_server.events import MAIN_THREAD
+from nncdbg.dap_server.events import MAIN_THREAD, report_stop
 from nncdbg.dap_server.handlers.stack import stream_of_thread, thread_list
 from nncdbg.dap_server.kernel_debugger import (
     PACE,
@@ -74,6 +74,9 @@ def terminate_threads(session: Session, arguments: protocol.TerminateThreadsArgu
 
 # -- forward -------------------------------------------------------------------------------------
 
+STEPPABLE = STOPPED | {State.ENDED}
+"""A step after the end has no effect: the client may send it before it receives the end."""
+
 
 @request("continue", when=STOPPED, moves=True, capability="supportsSingleThreadExecutionRequests")
 def continue_(session: Session, arguments: protocol.ContinueArguments) -> protocol.ContinueBody:
@@ -81,8 +84,10 @@ def continue_(session: Session, arguments: protocol.ContinueArguments) -> protoc
     return protocol.ContinueBody(all_threads_continued=True)
 
 
-@request("next", when=STOPPED, moves=True, capability="supportsSteppingGranularity")
+@request("next", when=STEPPABLE, moves=True, capability="supportsSteppingGranularity")
 def next_(session: Session, arguments: protocol.NextArguments) -> None:
+    if session.state is State.ENDED:
+        return
     target = session.program.target
     # Inside a micro program, an instruction is one statement.
     if (move := line_move(session, "next", "nexti", arguments.granularity)) is not None:
@@ -109,8 +114,10 @@ def _follow(session: Session, stream: int) -> Stop:
     return stop
 
 
-@request("stepIn", when=STOPPED, moves=True)
+@request("stepIn", when=STEPPABLE, moves=True)
 def step_in(session: Session, arguments: protocol.StepInArguments) -> None:
+    if session.state is State.ENDED:
+        return
     if arguments.target_id is not None:
         stream_of_thread(session, arguments.thread_id)
         step_into_target(session, arguments.target_id)
@@ -124,23 +131,32 @@ def step_in(session: Session, arguments: protocol.StepInArguments) -> None:
     _forward(session, arguments.thread_id, lambda: target.step_into(micro=micro), command)
 
 
-@request("stepOut", when=STOPPED, moves=True)
+@request("stepOut", when=STEPPABLE, moves=True)
 def step_out(session: Session, arguments: protocol.StepOutArguments) -> None:
+    if session.state is State.ENDED:
+        return
     move = line_move(session, "finish") or (session.program.target.step_out, "finish")
     _forward(session, arguments.thread_id, *move)
 
 
 def _forward(session: Session, thread: int, verb: Verb | None, command: str | None = None) -> None:
-    """Move by a verb, the `command` of the prompt, or continue; at the end of the program, end it."""
+    """Move by a verb, the `command` of the prompt, or continue.
+
+    At the end of the program, a step has no effect, and to continue ends the session.
+    """
     stream_of_thread(session, thread)
     debuggee = session.program
     debuggee.moved_thread = thread
-    if debuggee.target.now.ended:
-        session.defer(lambda: debuggee.end(session, 0))
-    elif verb is None:
-        debuggee.go_on(session)
+    if verb is None:
+        if debuggee.target.now.ended:
+            session.defer(lambda: debuggee.end(session, 0))
+        else:
+            debuggee.go_on(session)
+    elif debuggee.target.now.ended:
+        # The response to a step implies that the program continues.
+        session.defer(lambda: report_stop(session, debuggee.target.stop))
     else:
-        debuggee.move(session, verb, command)
+        debuggee.move(session, verb, command, step=True)
 
 
 # -- back ------------------------------------------------------------------------------------------
@@ -182,7 +198,7 @@ def _backward(session: Session, thread: int, verb: Verb, command: str, *, unaske
     stream_of_thread(session, thread)
     session.program.moved_thread = thread
     check_past(session.program.target)
-    session.program.move(session, verb, command, unasked=unasked)
+    session.program.move(session, verb, command, unasked=unasked, step=command != "rcontinue")
 
 
 @request("restartFrame", when=STOPPED, moves=True, capability="supportsRestartFrame")
@@ -206,6 +222,7 @@ def restart_frame(session: Session, arguments: protocol.RestartFrameArguments) -
 def pause(session: Session, arguments: protocol.PauseArguments) -> None:
     def hold() -> None:
         with session.queue.turn:
+            session.skip_moves()
             if session.queue.moving and session.debuggee is not None:
                 session.debuggee.pause()
             elif session.attachment is not None and session.state is State.RUNNING:
@@ -342,7 +359,7 @@ def goto_targets(session: Session, arguments: protocol.GotoTargetsArguments) -> 
 
 
 def _label(line: int, place: ToPlace, listing: Listing) -> str:
-    text = listing.lines[line - 1].strip()
+    text = listing.statement(line).strip()
     way = "back to when it last ran" if place.back else "forward, running up to it"
     return f"line {line}, {way}: {text}"
 

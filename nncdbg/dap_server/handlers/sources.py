@@ -89,7 +89,7 @@ def counterparts(session: Session, arguments: CounterpartsArguments) -> dict[str
                 "direction": direction,
                 "source": sources.of_line(target),
                 "target": session.client.outgoing_line(target),
-                "text": listing.lines[target - 1].strip(),
+                "text": listing.statement(target).strip(),
             }
             for line, direction, target in found
         ]

@@ -243,6 +243,14 @@ def evaluate_name(place: ContentPlace) -> str | None:
     return f"{text}[{', '.join(map(str, place.index))}]" if place.index else text
 
 
+def call_of(session: Session, number: int) -> int | None:
+    """The call of the user's source with the names in the container with a number; None for others."""
+    container = session.handles.place(number)
+    while isinstance(container, MorePlace):
+        container = container.of
+    return container.call if isinstance(container, ScopePlace) and container.scope == NAMES else None
+
+
 def child_place(session: Session, number: int, name: str) -> ContentPlace | None:
     """The place of the child `name` of the container with a number; None if it is not a value."""
     container = session.handles.place(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from nncdbg.dtypes import FLOATS, NUMPY
 from nncdbg.engine.compilation.code import EPOCH
+from nncdbg.engine.compilation.effects import updated_by
 from nncdbg.engine.compilation.tracked_values import TRACKED, TRACKED_DATA, tracked_lines
 from nncdbg.engine.ops.state import steps_of_epoch
 from nncdbg.errors import GraphError
@@ -286,7 +288,7 @@ class DriverGraph:
 
     def _evaluation(self, line: RunLine) -> tuple[list[Node], list[Value], list[Constant]]:
         """Return the loop of an evaluation with the mean of each result, the means, and their weights."""
-        updated = self._lowering.ordered(self._lowering.effects[line.graph].updated)
+        updated = self._lowering.ordered(updated_by(self._program, line.graph))
         if updated:
             raise GraphError(
                 f"evaluate @{line.graph} updates %{name_text(updated[0].name)}",
@@ -301,6 +303,11 @@ class DriverGraph:
         counts = [size] * (samples // size) + [samples % size] * (samples % size > 0)
         counter = Value("batch", TensorType("i64", ()))
         statements, scalars, tracks = self._call(line, data, counter)
+        results = self._program.graphs[line.graph].outputs
+        call = statements[-1]
+        # The states that the graph could update in a branch that does not run.
+        unused = (Value(""),) * (len(call.outputs) - len(results))
+        statements[-1] = replace(call, outputs=(*call.outputs[: len(results)], *unused))
         body = Graph("evaluate", (counter,), scalars, tuple(statements))
         series = [self._fresh(Value(f"{value.name}.batches"), line.graph) for value in scalars]
         nodes = [Node("while", (Literal(len(counts)),), tuple(series), tracks, (body,), comment=line.comment)]

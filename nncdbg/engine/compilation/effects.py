@@ -12,7 +12,7 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.optimizers.statement import RATE, Optimizer
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.records import Graph, Node, Program
+from nncdbg.ir.records import Graph, Inline, Literal, Node, Program
 from nncdbg.ir.walk import blocks, calls_in, walk_nodes
 
 
@@ -43,7 +43,52 @@ def effects_of(program: Program) -> Mapping[str, Effects]:
     return found
 
 
+def inputs_like_states(program: Program) -> frozenset[tuple[str | int, str]]:
+    """Return the inputs of graphs that have the name of a state: the graph and the name."""
+    states = {state.value.name for state in program.states}
+    return frozenset(
+        (graph.name, value.name)
+        for graph in (program.graphs.values() if states else ())
+        for value in graph.inputs
+        if value.name in states
+    )
+
+
+def updated_by(program: Program, name: str) -> frozenset[str]:
+    """Return the states that a call of a graph can update.
+
+    A branch whose condition is written in the text, or passed as a literal by all callers on the way, is
+    entered only if it runs.
+    """
+    updated: set[str] = set()
+    calls: list[tuple[str, frozenset[tuple[str, bool]]]] = [(name, frozenset())]
+    for key, facts in calls:
+        graph = program.graphs[key]
+        known: dict[str, object] = dict(facts)
+        known |= {c.value.name: c.data.array.tolist() for c in graph.constants if isinstance(c.data, Inline)}
+        nodes = [*graph.nodes]
+        for node in nodes:
+            values = [
+                operand.data if isinstance(operand, Literal) else known.get(operand or "")
+                for operand in node.inputs
+            ]
+            blocks = node.subgraphs
+            if node.kind is Kind.UPDATE:
+                updated.update(value.name for value in node.outputs)
+            elif node.kind is Kind.IF and isinstance(values[0], bool):
+                blocks = (blocks[0 if values[0] else 1],)
+            elif (called := node.called) is not None and called in program.graphs:
+                names = (value.name for value in program.graphs[called].inputs)
+                pairs = zip(names, values, strict=False)
+                call = called, frozenset((name, value) for name, value in pairs if isinstance(value, bool))
+                calls += [call] if call not in calls else []
+            nodes += [inner for block in blocks for inner in block.nodes]
+    return frozenset(updated)
+
+
 def _own_effects(graph: Graph, states: frozenset[str]) -> Effects:
+    # An input may have the name of a state, which the graph then does not see.
+    states -= {value.name for value in graph.inputs}
     nodes = [*walk_nodes(graph)]
     updated = {value.name for node in nodes if node.kind is Kind.UPDATE for value in node.outputs}
     ends = {value.name for _, block in blocks(graph) for value in block.outputs}

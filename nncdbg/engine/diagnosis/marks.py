@@ -140,7 +140,7 @@ class MarkedTensors:
         """Give a tensor the marks of the items that were stacked to it along its first axis."""
         known = [self.of(item) for item in items]
         for name in ("real", "meant"):
-            for key in groups_of(known, name):
+            for key in listed_values(known, name):
                 masks = [getattr(each, name).get(key) if each else None for each in known]
                 self.add(result, name, key, np.stack(_complete(masks, items)))
         self.note(result, NONE.union(*(each.latest for each in known if each)))
@@ -172,7 +172,7 @@ def _complete(masks: Sequence[Marked], value: Sequence[Any]) -> list[Marked]:
     return [whole(item, False) if marks is None else marks for marks, item in zip(masks, value, strict=True)]
 
 
-def groups_of(known: Iterable[Marks | None], name: str) -> Sequence[Any]:
+def listed_values(known: Iterable[Marks | None], name: str) -> Sequence[Any]:
     """Return the keys of the groups among some marks, in a fixed order."""
     keys = {key: None for each in known if each is not None for key in getattr(each, name)}
     return [*keys]

@@ -16,7 +16,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.finding_records import NONE, FindingRecords, Origins, StatementVisit
-from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Role, Stage, groups_of, masks_of
+from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Role, Stage, listed_values, masks_of
 from nncdbg.engine.diagnosis.step import Position, Step, marks_key, step_of
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Skipped
 from nncdbg.engine.execution.frame import Frame
@@ -111,7 +111,7 @@ class Carrier:
         """Mark the results of a statement by the marks of its operands."""
         if inherits(step.binding.op) and self._inherited(step):
             return
-        for origins in groups_of(step.known, "real"):
+        for origins in listed_values(step.known, "real"):
             exact = not origins & self.rounded
             carried = self.influenced(step, masks_of(step.known, "real", origins), exact=exact)
             for result, marks in zip(step.results, carried, strict=False):
@@ -120,7 +120,7 @@ class Carrier:
                     self._read(origins, step.binding)
                     self.report(origins, step.binding)
         self._carry_shapes(step)
-        for number, stage in groups_of(step.known, "meant"):
+        for number, stage in listed_values(step.known, "meant"):
             self._consume(step, number, stage)
         row, latest = step.binding.op.influence, NONE.union(*(each.latest for each in step.known if each))
         role = role_of(step.binding.op.name, row, step.known) | screened(step)

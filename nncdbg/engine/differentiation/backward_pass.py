@@ -226,7 +226,7 @@ class BackwardPass:
         Return False if there is none.  Raises UnsupportedOp if it draws random numbers, because a repetition
         would draw others.
         """
-        if node.subgraphs:
+        if node.kind in (Kind.IF, Kind.WHILE):
             self._through_blocks(node, cotangents)
             return True
         operands: list[Operand] = [operand for operand in node.inputs if operand is not None]
@@ -283,9 +283,10 @@ class BackwardPass:
         return walk
 
     def check_repeatable(self, node: Node) -> None:
-        """Raise UnsupportedOp if the blocks of a statement cannot be computed again."""
-        if any(each.kind is Kind.UPDATE for each in walk_nodes(node)):
-            raise UnsupportedOp("it updates a state, and would update it again")
+        """Raise UnsupportedOp if the blocks of a statement cannot be computed again.
+
+        An ``update`` is not repeated: a gradient that needs the updated state is an error.
+        """
         if self._draws(node):
             raise UnsupportedOp("its random numbers cannot be drawn again")
 
@@ -408,8 +409,9 @@ class _Block:
         self._around, self._node, self._number = around, node, number
         block = node.subgraphs[number]
         self._label = f"{block.name}.backward" if block.name else ""
-        # Every iteration in the backward pass is one that did not leave the loop.
-        kept = [(pc, each) for pc, each in enumerate(block.nodes) if each.kind is not Kind.BREAK]
+        # Every iteration in the backward pass is one that did not leave the loop, and it changes no state.
+        left_out = (Kind.BREAK, Kind.UPDATE)
+        kept = [(pc, each) for pc, each in enumerate(block.nodes) if each.kind not in left_out]
         self.builder = around._emit.block()
         self.builder.origin = ""
         repeated = replace(block, nodes=tuple(each for _, each in kept))

@@ -11,7 +11,7 @@ from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.frontends.declared_types import stale_shape_notes
 from nncdbg.engine.frontends.onnx_file import check_model, read_model
 from nncdbg.engine.frontends.onnx_graph import Conversion
-from nncdbg.engine.frontends.onnx_node import GraphScope, domain_of
+from nncdbg.engine.frontends.onnx_node import GraphScope, domain_of, traced_texts
 from nncdbg.engine.frontends.onnx_store import GraphPath, OnnxStore, subgraphs_of, training_path
 from nncdbg.engine.frontends.order import title
 from nncdbg.errors import GraphError, LoadError
@@ -25,14 +25,18 @@ from nncdbg.ir.records import (
     Operand,
     Program,
     RunLine,
+    SourceLines,
     StateLine,
     TensorType,
     Type,
     Value,
+    digest_of,
 )
 from nncdbg.ir.rewrite import renamed, rewrite
-from nncdbg.ir.walk import calls_in, walk_nodes
+from nncdbg.ir.source_trace import SourceTrace, StackLine, trace_of_stacks
+from nncdbg.ir.walk import calls_in, executed, walk_nodes
 from nncdbg.process.collector import collector_paused
+from nncdbg.process.files import read_regular
 from nncdbg.text.lexemes import name_text
 
 # -- initialization --------------------------------------------------------------------------------
@@ -427,7 +431,7 @@ def _inference_program(model: Any, path: Path | None, store: OnnxStore, flat: bo
     conversion = Conversion(model.functions, store, flat=flat, opsets=opsets)
     entry = conversion.entry(model.graph)
     refers = conversion.references > 0
-    return Program(
+    program = Program(
         graphs=conversion.graphs,
         entry=entry,
         stores=(path.name if path else MEMORY,) if refers else (),
@@ -436,6 +440,77 @@ def _inference_program(model: Any, path: Path | None, store: OnnxStore, flat: bo
         readers=(store,) if refers else (),
         notes=(*_notes(conversion), *([_WITH_TRAINING] if model.training_info else [])),
     )
+    traced: dict[tuple[str, int], tuple[str, str]] = {}
+    for node in model.graph.node:
+        traced |= traced_texts(node)
+    return _with_source(program, traced) if traced else program
+
+
+# -- the source of an exported model ---------------------------------------------------------------
+
+_LARGEST_SOURCE = 1 << 24
+"""Most bytes of a source file."""
+
+
+def _with_source(program: Program, traced: Mapping[tuple[str, int], tuple[str, str]]) -> Program:
+    """Return a program with the user's source, whose lines came with functions and texts.
+
+    Without a file, the source has only the lines of the statements, and the program has no trace.  The same
+    is true, with a note, of a file whose lines have other texts now.
+    """
+    texts: dict[str, dict[int, str]] = {}
+    for (file, line), (_, text) in traced.items():
+        texts.setdefault(file, {})[line] = text
+    sources, notes, complete = {}, [*program.notes], True
+    for file, known in texts.items():
+        lines = _lines_of(file)
+        other = next(
+            (line for line, text in known.items() if lines and lines.get(line, "").strip() != text), 0
+        )
+        if other:
+            notes.append(
+                f"{file} has changed since the export, so the source view is off: line {other} was "
+                f"`{known[other]}`"
+            )
+        if lines and not other:
+            whole = {str(line): text for line, text in lines.items()}
+            sources[file] = SourceLines(digest_of("\n".join(lines.values())), whole)
+        else:
+            complete = False
+            sources[file] = SourceLines("", {str(line): text for line, text in sorted(known.items())})
+    trace = _trace_of(program, traced) if complete else None
+    return replace(program, notes=tuple(notes), saved=replace(program.saved, sources=sources, trace=trace))
+
+
+def _lines_of(file: str) -> dict[int, str]:
+    """Return the lines of a Python file by number; none if it cannot be read."""
+    if not file.endswith(".py"):
+        return {}
+    try:
+        data = read_regular(file, _LARGEST_SOURCE)
+    except OSError:
+        return {}
+    return dict(enumerate(data.decode("utf-8", "replace").splitlines(), 1))
+
+
+_NESTING = (Kind.IF, Kind.WHILE)
+
+
+def _trace_of(program: Program, traced: Mapping[tuple[str, int], tuple[str, str]]) -> SourceTrace | None:
+    """Return the trace of a program; None with control flow, or with a graph that is called twice."""
+    called = calls_in(program)
+    if any(node.kind in _NESTING for node in walk_nodes(program)) or len(called) > len({*called}):
+        return None
+    graphs = {id(node): name for name, graph in program.graphs.items() for node in graph.nodes}
+
+    def stack(node: Node) -> list[StackLine]:
+        here = node.location
+        if here is None or here.file is None or here.line is None:
+            return []
+        places = [*reversed(here.stack), (here.file, here.line)]
+        return [StackLine(*place, traced[place][0]) for place in places if place in traced]
+
+    return trace_of_stacks((stack(node), graphs[id(node)]) for node in executed(program))
 
 
 def _notes(conversion: Conversion) -> tuple[str, ...]:

@@ -24,7 +24,13 @@ _DEEPEST = 32
 """The deepest nesting of modules that is kept apart."""
 _TORCH_ITSELF = re.compile(r"[\\/](site|dist)-packages[\\/]torch[\\/]")
 """The installation of torch: its own modules are not source positions in the user's model."""
-_TRACEBACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_LIBRARIES = re.compile(r"[\\/](site|dist)-packages[\\/]")
+"""Installed packages, whose lines are not those of the user."""
+_TRACEBACK_LINE = re.compile(
+    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)'
+    r'(?:, in (?P<function>[^\n]+)\n(?![^\S\n]*File ")[^\S\n]*(?P<text>[^\n]+))?',
+    re.MULTILINE,
+)
 _TORCHSCRIPT_LINE = re.compile(r"^\s*(?P<file>[^\n]+?)\((?P<line>\d+)\): ", re.MULTILINE)
 
 Modules: TypeAlias = "tuple[tuple[str, str], ...]"
@@ -198,6 +204,15 @@ def location_of(node: Any) -> Location | None:
     own = [place for place, (file, _) in enumerate(frames) if not _TORCH_ITSELF.search(file)]
     (file, line), *callers = frames[own[0] if own else 0 :]
     return Location(file, line, node.name or None, tuple(callers))
+
+
+def traced_texts(node: Any) -> dict[tuple[str, int], tuple[str, str]]:
+    """Return file and line of the user's lines in the stack trace of a NodeProto to function and text."""
+    return {
+        (found["file"], int(found["line"])): (found["function"], found["text"])
+        for found in _TRACEBACK_LINE.finditer(metadata_of(node).get(_STACK_TRACE, ""))
+        if found["text"] and not _LIBRARIES.search(found["file"])
+    }
 
 
 def _frames(trace: str, doc: str) -> list[tuple[str, int]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from nncdbg.ir.walk import misfit
 from nncdbg.process.files import read_regular
 from nncdbg.text.file_names import DOCUMENT, INPUTS, PROGRAM, TRACE
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Listing
 
 FORMAT = 1
 
@@ -136,7 +138,19 @@ def open_program_folder(path: Path) -> ProgramFolder:
         trace=_read_trace(path / TRACE, program),
     )
     notes = (*program.notes, *document.notes, *_version_notes(document.versions))
-    return ProgramFolder(path, replace(program, saved=saved, notes=notes), document)
+    listing = program.listing if _is_readable(program.listing) else None
+    program = replace(program, saved=saved, notes=notes, listing=listing)
+    return ProgramFolder(path, program, document)
+
+
+_comment = re.compile(r"\s*#(?!#|nncdbg )").match
+
+
+def _is_readable(listing: Listing | None) -> bool:
+    """Return whether to show a text as it is: it has comments of a person, or no locations to leave out."""
+    return listing is not None and (
+        any(map(_comment, listing.lines)) or not any(" loc(" in line for line in listing.lines)
+    )
 
 
 def _read_trace(path: Path, program: Program) -> SourceTrace | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -18,9 +18,13 @@ from nncdbg.errors import UsageError
 from nncdbg.escaping import printable
 from nncdbg.expression import Expression
 from nncdbg.ir.records import Node, Path
+from nncdbg.ir.source_trace import SourceFunction
 from nncdbg.text.listing import Listing
 from nncdbg.text.places import place_text
 from nncdbg.text.torch_names import stop_names
+
+if TYPE_CHECKING:
+    from nncdbg.engine.stopping.placement import SourceNames
 
 Hits = Callable[[int], bool]
 
@@ -72,11 +76,14 @@ def _text(array: np.ndarray[Any, Any]) -> str:
 
 @dataclass(slots=True, eq=False)
 class Breakpoint:
-    """One stop condition.  `kind` is line, source, op, graph, value, node, data, watch, assert or site.
+    """One stop condition.
+
+    `kind` is line, source, op, graph, value, node, data, binding, watch, assert or site.
 
     `target` is the line number (as text), ``file:line`` of the user's model, or the name of an op, graph,
     value or node, or a pattern of these `names`; for a site, given by `place`, it is the displayed text.  A
-    data breakpoint stops after a write of the value.  `watch` and `assert` stop after a write of a value in
+    data breakpoint stops after a write of the value, a `binding` after a line of its `function` has bound
+    the name `target` of the user's source.  `watch` and `assert` stop after a write of a value in
     their `expression`, if the expression changed or is false.  The others stop before the statement runs.
     If the condition or the log message reads a result of the statement itself (`reads` has all names,
     `reads_out` is for `$out`), both are evaluated after the statement.
@@ -96,6 +103,8 @@ class Breakpoint:
     """The expression of a `watch` or an `assert`."""
     names: frozenset[str] = frozenset()
     """The names that `target` stands for."""
+    function: SourceFunction | None = None
+    """The function of the user's source with the names that it watches."""
     changes: Changes = field(default_factory=Changes)
     """The results of a watched expression."""
     enabled: bool = True
@@ -111,7 +120,7 @@ class Breakpoint:
     @property
     def after_writes(self) -> bool:
         """Return whether breakpoints of this kind stop after a write."""
-        return self.kind in ("data", "watch", "assert")
+        return self.kind in ("data", "binding", "watch", "assert")
 
     @property
     def written(self) -> frozenset[str]:
@@ -143,8 +152,10 @@ class Breakpoint:
 
     def __str__(self) -> str:
         where = place_text(self.kind, self.target)
-        kind = {"data": "watch ", "node": ""}.get(self.kind, f"{self.kind} ")
+        kind = {"data": "watch ", "binding": "watch ", "node": ""}.get(self.kind, f"{self.kind} ")
         parts = [f"{kind}{where}"]
+        if self.function is not None:
+            parts.append(f"in {self.function[1]}")
         if self.condition is not None:
             parts.append(f"if {self.condition.text}")
         if self.hits is not None:
@@ -220,10 +231,14 @@ def reads_result(breakpoint: Breakpoint, node: Node) -> bool:
 
 
 class Traps:
-    """The breakpoints of one program, and the traps for them in `codes`: every block compiled so far."""
+    """The breakpoints of one program, and the traps for them in `codes`: every block compiled so far.
 
-    def __init__(self, codes: Sequence[Code]) -> None:
+    `names` are those of the user's source, which conditions may read.
+    """
+
+    def __init__(self, codes: Sequence[Code], names: SourceNames) -> None:
         self.codes = codes
+        self.names = names
         self.breakpoints: dict[int, Breakpoint] = {}
         self._places: dict[tuple[Code, int], list[tuple[Breakpoint, bool]]] = {}
         self._destination: frozenset[tuple[Code, int]] = frozenset()

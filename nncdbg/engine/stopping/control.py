@@ -94,17 +94,26 @@ class Control:
             return self._go(None, "pause")
 
     def step_over(self) -> Stop:
-        """Run the next statement to its end, with its blocks and calls."""
+        """Run the next statement to its end, with its blocks and calls, and the others on its line."""
         machine = self.machine
         frame = machine.frames[-1]
-        if (
+        end = self._beside(frame.code, frame.pc).stop
+        if end == frame.pc + 1 and (
             (frame.code.runs_kernel(frame.pc) and not self.timeline.detour_next)
             or frame.pc == len(frame.code.nodes)
             or frame.code.nodes[frame.pc].kind is Kind.BREAK
         ):
             return self._one()
-        depth, place = len(machine.frames), (frame.code, frame.pc + 1)
-        return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is frame, "step", [place])
+        depth, place = len(machine.frames), (frame.code, end)
+
+        def arrived() -> bool:
+            return len(machine.frames) == depth and machine.frames[-1] is frame and frame.pc == end
+
+        return self._go(arrived, "step", [place])
+
+    def _beside(self, code: Code, pc: int) -> range:
+        """Return the numbers of the statements on the line of a statement."""
+        return self.judge.listing_in(code).statements_beside(code.path, pc)
 
     def micro_program(self) -> Code | None:
         """Return the micro program of the next statement; None if it has none.
@@ -381,9 +390,18 @@ class Control:
     # -- backward ----------------------------------------------------------------------------
 
     def step_back(self, into: bool = False) -> Stop:
-        """Step back one statement in this frame, over its blocks and calls; with `into`, the last one run."""
+        """Step back in this frame, over the blocks and calls of a line; with `into`, the last statement."""
         self.check_past()
-        return self._go_back(self.timeline.back if into else self.timeline.back_over, "step")
+        return self._go_back(self.timeline.back if into else self._back_over_line, "step")
+
+    def _back_over_line(self) -> None:
+        """Go back to the first statement of the line before, in this frame."""
+        depth = len(self.machine.frames)
+        self.timeline.back_over()
+        frame = self.machine.frames[-1]
+        first = self._beside(frame.code, frame.pc).start
+        while len(self.machine.frames) == depth and self.machine.frames[-1] is frame and frame.pc > first:
+            self.timeline.back_over()
 
     def reverse_step_out(self) -> Stop:
         """Go back to the statement that began the innermost frame."""

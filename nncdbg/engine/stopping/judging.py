@@ -31,6 +31,7 @@ from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
 from nncdbg.errors import NncdbgError, NotComputed
 from nncdbg.expression import Expression, condition, evaluate
+from nncdbg.expression.tokens import LATER
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import holds
 from nncdbg.text.listing import Listing
@@ -157,10 +158,12 @@ class Judge:
     def _holds(self, found: Breakpoint, after: bool) -> bool:
         """Return whether the condition of a breakpoint is true now, before or after its statement."""
         when = found.condition
-        if when is not None and not self._true(
-            when, self._scope(found, after) if when.variables else self.scope
-        ):
-            return False
+        if when is not None:
+            scope = self._scope(found, after) if when.variables else self.scope
+            if when.sourced:
+                when, scope = self._read(when.text, found, after)
+            if not self._true(when, scope):
+                return False
         return found.expression is None or self._stops(found, found.expression, after)
 
     def _true(self, when: Expression, scope: Values) -> bool:
@@ -174,6 +177,8 @@ class Judge:
         """Return whether a watched expression changed or an asserted one is false, if it can be computed."""
         scope = self._scope(found, after) if expression.variables else self.scope
         try:
+            if expression.sourced:
+                expression, scope = self._read(expression.text, found, after)
             if found.kind == "assert":
                 return not condition(expression, scope)
             return found.changes.changed(self.machine.tick, evaluate(expression, scope))
@@ -197,13 +202,30 @@ class Judge:
             current = Current.after(frame, frame.pc - 1)
         return replace(self.scope, current=current)
 
+    def _read(self, text: str, found: Breakpoint, after: bool) -> tuple[Expression, Values]:
+        """Return an expression, with the values that names of the user's source hold now, and its scope.
+
+        Raises NotComputed for a name that holds none.
+        """
+        frame = next(each for each in reversed(self.machine.frames) if each.code.formula is None)
+        held = self.traps.names.held((frame.code.path, frame.pc), after and frame.pc > 0, found)
+        return self._with_names(text, self._scope(found, after), held)
+
+    def _with_names(self, text: str, scope: Values, held: Mapping[str, str]) -> tuple[Expression, Values]:
+        names = {**dict.fromkeys(self.traps.names.bound, LATER), **held}
+        scope = replace(scope, aliases=lambda: names)
+        expression = scope.read(text)
+        if expression.sourced:
+            name = min(expression.sourced)
+            raise NotComputed(f"`{name}` holds no tensor here", hint="go on to a line after it is bound")
+        return expression, scope
+
     def message(self, judged: Judged) -> LogMessage:
         """Return the message of a logpoint, with each expression in braces replaced by its value."""
-        scope = self._scope(judged.breakpoint, judged.after)
         rest, text = judged.breakpoint.log or "", ""
         for part in braced(rest):
             try:
-                shown = str(evaluate(scope.read(part), scope))
+                shown = str(evaluate(*self._read(part, judged.breakpoint, judged.after)))
             except NncdbgError as error:
                 shown = f"<{error.message}>"
             before, _, rest = rest.partition("{" + part + "}")
@@ -275,7 +297,11 @@ class Judge:
             statement, detail = caught.binding, caught.detail
             try:
                 current = Current.after(frame, statement.pc)
-                if when is not None and not self._true(when, replace(self.scope, current=current)):
+                scope = replace(self.scope, current=current)
+                if when is not None and when.sourced:
+                    held = self.traps.names.held((frame.code.path, statement.pc + 1), True)
+                    when, scope = self._with_names(when.text, scope, held)
+                if when is not None and not self._true(when, scope):
                     continue
             except NncdbgError as error:
                 detail = f"{detail}; the condition of catch {caught.kind} failed: {error.message}"

@@ -19,10 +19,100 @@ from nncdbg.errors import ExpressionError, UsageError
 from nncdbg.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.ir.records import Path, Program
 from nncdbg.ir.search import arrivals_in, origins, same_file
-from nncdbg.ir.source_trace import SourceOrder
+from nncdbg.ir.source_trace import NO_VISIT, SourceFunction, SourceOrder
 from nncdbg.ir.walk import fitting_trace
 from nncdbg.text.listing import Listing
 from nncdbg.text.places import place_text
+
+
+class SourceNames:
+    """The names that the source of a program binds; none if it is not a recorded step with its source.
+
+    A condition such as ``loss > 3`` is read again each time that it is evaluated, with the values that the
+    names hold then.  A watch of a name stops where a line has bound it.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    @cached_property
+    def order(self) -> SourceOrder | None:
+        """The order of the source lines."""
+        trace = fitting_trace(self._program)
+        return None if trace is None else SourceOrder(self._program, trace)
+
+    @property
+    def bound(self) -> frozenset[str]:
+        """The names that any line binds."""
+        return frozenset() if self.order is None else self.order.trace.bound
+
+    def bound_at(self, file: str, line: int) -> frozenset[str]:
+        """Return the names that the functions with a line bind; the line is that or the next one that ran."""
+        order = self.order
+        if order is None:
+            return frozenset()
+        visits = [order.trace.visits[each.visit] for each in arrivals_in(order, file)]
+        there = min((each.line for each in visits if each.line >= line), default=None)
+        calls = {each.call for each in visits if each.line == there}
+        return frozenset(each.name for each in order.trace.names if each.call in calls)
+
+    def bound_in(self, function: SourceFunction) -> frozenset[str]:
+        """Return the names that a function binds, those of its backward pass included."""
+        return frozenset(name for name, _ in self._bindings(function))
+
+    def bindings(self, function: SourceFunction, names: Iterable[str]) -> Iterator[tuple[Path, int]]:
+        """Yield the graph and position of each statement before which one of the names is bound."""
+        wanted = frozenset(names)
+        found = {since for name, since in self._bindings(function) if name in wanted}
+        order = self.order
+        if order is not None:
+            yield from (order.places[since] for since in sorted(found) if since < len(order.places))
+
+    def _bindings(self, function: SourceFunction) -> Iterator[tuple[str, int]]:
+        order = self.order
+        if order is not None:
+            for each in order.trace.names:
+                if each.value and order.function_of(each.call) == function:
+                    yield each.name, each.since
+
+    def held(self, place: tuple[Path, int], ran: bool, found: Breakpoint | None = None) -> Mapping[str, str]:
+        """Return the names and their values before the statement at a place runs.
+
+        They are those of the call with the line or the function of a breakpoint; without one, of the line
+        that the statement belongs to.  With `ran`, the statement before is meant instead.
+        """
+        order = self.order
+        if order is None:
+            return {}
+        number = order.number(*place)
+        of = max(number - ran, 0)
+        stacks = order.stacks[of : of + 1]
+        if found is not None and found.function is not None:
+            # The function may have returned.
+            stacks += order.stacks[max(number - 1, 0) : number]
+        visits = (_visit(order, stack, of, found) for stack in stacks)
+        visit = next((each for each in visits if each != NO_VISIT), NO_VISIT)
+        return {} if visit == NO_VISIT else order.names_at(visit, number)
+
+
+def _visit(order: SourceOrder, stack: tuple[int, ...], number: int, found: Breakpoint | None) -> int:
+    """Return the visit of a stack in the function or at the line of a breakpoint; `NO_VISIT` for none."""
+    trace, choices = order.trace, [stack]
+    if found is not None and found.function is not None:
+        choices = [
+            tuple(each for each in stack if order.function_of(trace.visits[each].call) == found.function)
+        ]
+    elif found is not None and found.kind == "source":
+        file, _, line = found.target.rpartition(":")
+        at = tuple(
+            each
+            for each in stack
+            if trace.visits[each].line == int(line) and same_file(trace.file(each), file)
+        )
+        # A stop is at the outermost of the lines that begin.
+        begun = tuple(each for each in at if order.begins(each, number))[:1]
+        choices = [begun, at, stack]
+    return next((each[-1] for each in choices if each), NO_VISIT)
 
 
 @dataclass(frozen=True)
@@ -34,6 +124,7 @@ class BreakpointPlaces:
     listing_in: Callable[[Code], Listing]
     """Returns the listing that contains the statements of a block."""
     named: PlaceNames
+    source: SourceNames
 
     @cached_property
     def origins(self) -> Mapping[str, Mapping[int, Sequence[tuple[Path, int]]]]:
@@ -42,9 +133,9 @@ class BreakpointPlaces:
         Of a recorded step, these are the statements at which executions of the line began.
         """
         found: dict[str, Mapping[int, Sequence[tuple[Path, int]]]] = {**origins(self.program)}
-        trace = fitting_trace(self.program)
-        if trace is not None:
-            order = SourceOrder(self.program, trace)
+        order = self.source.order
+        if order is not None:
+            trace = order.trace
             begun: dict[str, dict[int, list[tuple[Path, int]]]] = {}
             for each in arrivals_in(order):
                 lines = begun.setdefault(trace.file(each.visit), {})
@@ -124,7 +215,12 @@ class BreakpointPlaces:
     def _bind_target(self, found: Breakpoint) -> None:
         kind = "data" if found.after_writes else found.kind
         names = found.written if found.after_writes else found.names
-        found.lines = self.lines(NamedPlace(kind, found.target, names))
+        bound = self._bound(found)
+        lines = {
+            *self.lines(NamedPlace(kind, found.target, names)),
+            *(self.listing.line(*each) for each in bound),
+        }
+        found.lines = tuple(sorted(lines))
         if not found.lines and not (found.expression is not None and found.reads_out):
             words = f"`{found.target}` reads no value that the program computes"
             raise UsageError(words, hint="write, for example, max(abs(%h)) < 6e4")
@@ -137,10 +233,19 @@ class BreakpointPlaces:
         """Add the statements of one block, which may be compiled after the breakpoint was set."""
         if found.kind not in ("line", "source", "site"):
             found.sites.extend((code, pc, after) for pc, after in matching(found, code))
+            if code.formula is None:
+                found.sites.extend((code, pc, False) for path, pc in self._bound(found) if path == code.path)
             return
         for pc in self._statements(found, code):
             after = pc < len(code.nodes) and reads_result(found, code.nodes[pc])
             found.sites.append((code, pc + after, after))
+
+    def _bound(self, found: Breakpoint) -> list[tuple[Path, int]]:
+        """Return the statements before which names that a breakpoint watches are bound."""
+        if found.function is None:
+            return []
+        names = [found.target] if found.expression is None else found.expression.sourced
+        return [*self.source.bindings(found.function, names)]
 
     def _statements(self, found: Breakpoint, code: Code) -> Iterator[int]:
         """Yield the statements of a block that match a line or site breakpoint."""
@@ -220,6 +325,7 @@ class Breakpoints(Sequence[Breakpoint]):
         log: str | None = None,
         temporary: bool = False,
         number: int | None = None,
+        function: SourceFunction | None = None,
     ) -> Breakpoint:
         """Add a breakpoint at the one requested place, by kind, that is not None.
 
@@ -228,6 +334,8 @@ class Breakpoints(Sequence[Breakpoint]):
         unless it is false.  `assert` stops after each statement that writes an operand of an expression and
         makes it false; with ``$out``, it evaluates the expression after every statement.  See
         `Debugger.break_at` for the other kinds.  `number` is an unused number; without it, the next one.
+        `function` is the function with the names of the user's source in a `watch` or an `assert`; a
+        `binding` stops where a line of it has bound a name.
 
         Raises UsageError for a place that does not exist, ExpressionError for a wrong expression.
         """
@@ -239,12 +347,19 @@ class Breakpoints(Sequence[Breakpoint]):
             )
         kind, place = chosen[0]
         _check_kind(kind, place)
-        expression = self.scope.read(place) if kind in ("watch", "assert") else None
-        if kind == "watch":
+        bound = self.placement.source.bound_in(function) if function is not None else frozenset()
+        expression = self.scope.read(place, bound) if kind in ("watch", "assert") else None
+        if kind == "watch" and expression is not None and not expression.sourced:
             self._check_element(place)
+        if kind == "binding" and place not in bound:
+            where = "here" if function is None else f"in {function[1]}"
+            raise UsageError(f"no line binds `{place}` {where}", hint="list the names with `info locals`")
+        if expression is not None and not expression.sourced:
+            function = None
         named = self._named(kind, place)
         kind, target = named.kind, named.target
-        read = self._read(when, log, kind, target)
+        when, log = self._in_full(when, kind, target), self._in_full(log, kind, target)
+        read = self._read(when, log, kind, target, bound)
         rule = str(hits) if hits is not None else None
         if rule is not None:
             hit_rule(rule)
@@ -261,6 +376,7 @@ class Breakpoints(Sequence[Breakpoint]):
             read.out or (expression is not None and expression.reads_result),
             expression,
             named.names,
+            function,
         )
         self._bind(found)
         self._numbers = max(self._numbers, found.number)
@@ -285,14 +401,33 @@ class Breakpoints(Sequence[Breakpoint]):
             except IndexError as error:
                 raise UsageError(f"{text.strip()} is not an element of {known}: {error}") from None
 
-    def _read(self, when: str | None, log: str | None, kind: str, target: str) -> _Read:
-        """Return the condition, and the names that it and the log message read.  Raises ExpressionError."""
+    def _in_full(self, text: str | None, kind: str, target: str) -> str | None:
+        """Return a condition or message with the names below the module of its line or graph in full."""
+        if not isinstance(text, str) or "%." not in text or kind not in ("line", "graph"):
+            return text
+        listing = self.placement.listing
+        line = int(target) if kind == "line" else listing.headers.get((target,), 0)
+        site = listing.next_site(line) if kind == "line" else None
+        return listing.in_full(text, line if site is None else site[0])
+
+    def _read(
+        self, when: str | None, log: str | None, kind: str, target: str, bound: frozenset[str] = frozenset()
+    ) -> _Read:
+        """Return the condition, and the names that it and the log message read.  Raises ExpressionError.
+
+        Both may use names of the user's source: those `bound` in the function of a watch; at a line, those
+        of its functions; elsewhere, all.
+        """
         value = spelled(target) if kind in ("value", "data") else "$out"
-        condition = check_condition(self.scope.read(when), value) if when else None
+        if kind == "source":
+            file, _, line = target.rpartition(":")
+            bound = self.placement.source.bound_at(file, int(line))
+        bound = bound or self.placement.source.bound
+        condition = check_condition(self.scope.read(when, bound), value) if when else None
         if log is not None and not isinstance(log, str):
             message = f"a log message must be a string, not {type(log).__name__}"
             raise UsageError(message, hint='for example log="max {max(%h)}"')
-        read = [self.scope.read(part) for part in braced(log or "")]
+        read = [self.scope.read(part, bound) for part in braced(log or "")]
         read += [condition] if condition is not None else []
         names = frozenset[str]().union(*(each.names for each in read))
         return _Read(condition, names, any(each.reads_result for each in read))
@@ -311,7 +446,7 @@ class Breakpoints(Sequence[Breakpoint]):
     def _named(self, kind: str, place: Any) -> NamedPlace:
         """Return the kind and the target of a place, and the names that it stands for."""
         match kind:
-            case "watch" | "assert" | "line":
+            case "watch" | "assert" | "binding" | "line":
                 return NamedPlace(kind, str(place), frozenset())
             case "source":
                 return self.source(*place)
@@ -349,7 +484,9 @@ class Breakpoints(Sequence[Breakpoint]):
         found = self.find(number)
         before = _Read(found.condition, found.reads, found.reads_out)
         try:
-            self._bind_again(found, self._read(when, found.log, found.kind, found.target))
+            when = self._in_full(when, found.kind, found.target)
+            bound = self.placement.source.bound_in(found.function) if found.function is not None else ()
+            self._bind_again(found, self._read(when, found.log, found.kind, found.target, frozenset(bound)))
         except UsageError:
             self._bind_again(found, before)
             raise

@@ -30,6 +30,7 @@ from nncdbg.escaping import printable
 from nncdbg.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
 from nncdbg.expression.functions import Budget, DerivativeRequest
 from nncdbg.expression.operators import OperandError
+from nncdbg.expression.tokens import LATER
 from nncdbg.ir.records import Array, Graph, Program, tensor_only
 from nncdbg.ir.streams import stream_of
 from nncdbg.ir.walk import graphs_called, walk_nodes
@@ -82,6 +83,8 @@ class Values:
     """Computes derivatives between values."""
     states: frozenset[str] = frozenset()
     """The names of the program's states."""
+    hiding: frozenset[tuple[str | int, str]] = frozenset()
+    """The inputs of graphs that have the name of a state: the graph and the name."""
     depth: int = -1
     to_host: Callable[[Any], Any] = lambda content: content
     """Copies a value of a device to the host."""
@@ -103,7 +106,7 @@ class Values:
 
     def is_state(self, code: Code, name: str) -> bool:
         """Return whether a name in this block is a state of the program."""
-        return name in self.states and code.formula is None
+        return name in self.states and code.formula is None and (code.path[0], name) not in self.hiding
 
     def is_present(self, frame: Frame, slot: int) -> bool:
         """Return whether a slot holds the value of its name at this moment, not an earlier one of a state."""
@@ -131,7 +134,9 @@ class Values:
             if each.tick <= edited:
                 # After the edit, these frames might have computed other values.
                 break
-            if isinstance(each, FramePopped) and (slot := each.code.slot_of.get(name)) is not None:
+            if not isinstance(each, FramePopped) or (state and not self.is_state(each.code, name)):
+                continue
+            if (slot := each.code.slot_of.get(name)) is not None:
                 yield ValueLocation(each.slots, slot, each.code, None, True)
 
     def place(self, name: str) -> ValueLocation:
@@ -228,7 +233,7 @@ class Values:
                 [name for frame in reversed(frames) for name in frame.code.slot_of],
                 self.program_names,
             ),
-            self.prefixes.find,
+            self.prefixes.within(str(selected.code.path[0])).find,
         )
 
     def value(self, name: str) -> Array:
@@ -329,14 +334,19 @@ class Values:
         names = [value.name for value in frame.code.graph.outputs]
         return Outputs((name, self._kept(content)) for name, content in zip(names, contents, strict=True))
 
-    def read(self, text: str) -> Expression:
-        """Parse an expression over these values and variables.  Raises ExpressionError."""
+    def read(self, text: str, later: Iterable[str] = ()) -> Expression:
+        """Parse an expression over these values and variables.
+
+        The names `later` of the user's source come first, and have no value yet (see `Expression.sourced`).
+        Raises ExpressionError.
+        """
         if not isinstance(text, str):
             raise ExpressionError(
                 f"an expression must be a string, not {type(text).__name__}",
                 hint='such as "mean(%h) > 1"',
             )
-        return check_variables(parse(text, self.has, self.names, self.aliases), self)
+        aliases = (lambda: dict.fromkeys(later, LATER)) if later else self.aliases
+        return check_variables(parse(text, self.has, self.names, aliases), self)
 
     def variables(self) -> Iterable[str]:
         """Return the names of the variables (`$NAME`) that are defined here."""

@@ -215,7 +215,7 @@ def _bisect_sync(options: Namespace, screen: Screen) -> int:
         for place in places:
             screen.put(f"  {sync_words(place, wording)}")
             for number in filter(None, _sync_lines(place, wording).values()):
-                screen.put(f"  {number:>5} | {wording.listing.lines[number - 1]}")
+                screen.put(f"  {number:>5} | {wording.listing.statement(number)}")
     return int(failed)
 
 

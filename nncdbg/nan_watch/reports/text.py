@@ -59,7 +59,7 @@ def lines(report: Report, watched: ReportContext = ReportContext()) -> Iterator[
             yield Text()
             style = "bold red" if finding.trips else "bold"
             yield Text(f"{number}. ", "dim").append(headline(finding), style)
-            for line in explanation(finding, report, watched):
+            for line in explanation(finding, report, watched, report.findings[: number - 1]):
                 styled = Text(line)
                 for pattern, pattern_style in _STYLES:
                     styled.highlight_regex(pattern, pattern_style)

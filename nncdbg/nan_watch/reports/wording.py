@@ -219,17 +219,30 @@ def source(site: FindingSite) -> list[str]:
 
 def operand_line(operand: Operand) -> str:
     """Return `%q f32[3,4] min 0 mean 0.25 max 1 std 0.433`."""
-    parts = [spelled(operand.name) if operand.name else "an operand", operand.type, operand.stats]
+    return _described(spelled(operand.name) if operand.name else "an operand", operand)
+
+
+def _described(name: str, operand: Operand) -> str:
+    parts = [name, operand.type, operand.stats]
     return visible(" ".join(str(part) for part in parts if part is not None), STATEMENT)
 
 
-def explanation(finding: WatchFinding, report: Report, watched: ReportContext) -> Iterator[str]:
-    """Return the lines below the headline: statement, source, operands, cause with its evidence, hint."""
+def explanation(
+    finding: WatchFinding,
+    report: Report,
+    watched: ReportContext,
+    before: Sequence[WatchFinding] = (),
+) -> Iterator[str]:
+    """Return the lines below the headline: source, statement, operands, cause with its evidence, hint.
+
+    The traceback of a finding `before` is not repeated.
+    """
+    yield from _traceback(finding, before)
     yield from excerpt(finding, report, watched).split("\n")
     site = finding.site
     visit = [f"@{visible(site.graph)}", *_called(finding.calls), *_loops(finding)]
     yield f"  in {', '.join(visit)}"
-    yield from (f"  from {origin}" for origin in _origin(site, watched))
+    yield from (f"  from {origin}" for origin in _origin(finding, watched))
     operands = [*dict.fromkeys(map(operand_line, finding.inputs))]
     yield from (f"  with {operand}" for operand in first(operands, OPERANDS))
     yield from (f"  {words}" for words in left_out(operands, OPERANDS, "operands"))
@@ -251,10 +264,35 @@ def explanation(finding: WatchFinding, report: Report, watched: ReportContext) -
         yield f"  hint: {sentence(finding.hint)}"
 
 
-def _origin(site: FindingSite, watched: ReportContext) -> list[str]:
-    """Return the place in the user's model, with the text of the line if a recorded step has it."""
+def _traceback(finding: WatchFinding, before: Sequence[WatchFinding]) -> Iterator[str]:
+    """Return the traceback of the user's source, with the names of the innermost line and their values."""
+    source = finding.source
+    if source is None:
+        return
+    last = source.lines[-1]
+    same = next((number for number, each in enumerate(before, 1) if each.source == source), None)
+    place = f"{source.part} {last.file}:{last.line}".lstrip()
+    text = f" `{last.text.strip()}`" if last.text else ""
+    if same is not None:
+        yield f"  {visible(place + text, STATEMENT)}, as in {same}"
+        return
+    if source.part:
+        yield f"  {visible(place + text, STATEMENT)}"
+    yield "  Traceback (most recent call last):"
+    yield from (f"    {words}" for words in left_out(source.lines, OPERANDS, "outer lines"))
+    for each in source.lines[-OPERANDS:]:
+        function = f", in {visible(each.function)}" if each.function else ""
+        yield f'    File "{visible(each.file)}", line {each.line}{function}'
+        if each.text:
+            yield f"      {visible(each.text.strip(), STATEMENT)}"
+    yield from (f"        {_described(each.name, each)}" for each in source.names)
+
+
+def _origin(finding: WatchFinding, watched: ReportContext) -> list[str]:
+    """Return the place in the user's model, with the text of the line unless a traceback has it."""
+    site = finding.site
     parts = [*source(site), *_named(site)]
-    recorded = watched.sources.get(site.file or "")
+    recorded = watched.sources.get(site.file or "") if finding.source is None else None
     text = recorded.lines.get(str(site.source_line), "").strip() if recorded is not None else ""
     return [visible("  ".join(filter(None, (", ".join(parts), text))), STATEMENT)] if parts else []
 

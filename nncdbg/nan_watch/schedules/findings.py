@@ -81,7 +81,7 @@ def schedule_site(party: Party, wording: ScheduleWording) -> FindingSite:
     """Return the location of a statement of a schedule, or of the first or last line of a graph."""
     block, pc = wording.block(party.site)
     line = wording.line(party.site)
-    text = wording.listing.lines[line - 1].strip()
+    text = wording.listing.statement(line).strip()
     graph = block.name or str(party.site[0][0])
     if not 0 <= pc < len(block.nodes):
         return FindingSite(line, graph, "", "graph" if pc < 0 else "return", party.name, text=text)

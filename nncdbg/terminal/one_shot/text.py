@@ -22,7 +22,7 @@ from nncdbg.opening.command_line import (
     scheduled_program,
 )
 from nncdbg.opening.minimizing import add_minimize_options, check_minimize_options, minimized
-from nncdbg.opening.program_text import grant_stores, signature, stores_from, write_text
+from nncdbg.opening.program_text import grant_stores, shown_text, signature, stores_from, write_text
 from nncdbg.opening.schedule_file import schedule_text
 from nncdbg.presentation.screen import Screen
 
@@ -48,7 +48,8 @@ def _check(parser: ArgumentParser, options: Namespace) -> None:
         metavar="FILE",
         help="write to FILE.nnc, as an ONNX model to FILE.onnx, or the schedule to FILE.json",
     ),
-    option("--no-loc", action="store_true", help="omit locations; line numbers stay the same"),
+    option("--full", action="store_true", help="also print locations, and attributes equal to defaults"),
+    option("--no-loc", action="store_true", help="with --full, omit locations"),
     option("--full-names", action="store_true", help="write names in full, without prefixes"),
     option("--json", action="store_true", help="print only the types of inputs and outputs"),
     add_minimize_options,
@@ -85,7 +86,7 @@ def main(options: Namespace) -> int:
         shown = replace(shown, prefixes={})
     elif not shown.prefixes:
         shown = replace(shown, prefixes=None)
-    text = shown.text(locations=not options.no_loc)
+    text = shown_text(shown, full=options.full, locations=not options.no_loc)
     if options.output:
         write_text(Path(options.output), text)
     else:

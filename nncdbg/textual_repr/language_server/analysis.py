@@ -15,6 +15,7 @@ from nncdbg.textual_repr.language_server.graph_reading import (
     GraphReading,
     LoopExit,
     Opened,
+    SeveralStatements,
     StatementEntry,
 )
 from nncdbg.textual_repr.language_server.inference import GraphTypes, HeaderSignature
@@ -135,13 +136,15 @@ class Analysis:
         return event.block if isinstance(event, Opened) else None
 
     def event_at(self, line: int) -> object:
-        """Return the parse result of a line: StatementEntry, Opened, Closed, BlockEnded, LoopExit or None."""
+        """Return the parse result of a line: an Event of `graph_reading`."""
         chunk = self.chunk_at(line)
         return chunk.reading.events[line - chunk.start]
 
     def node_at(self, line: int) -> Node | None:
         """Return the op, call or break of a line; an ``if`` or ``while`` is found at its last line."""
         event = self.event_at(line)
+        if isinstance(event, SeveralStatements):
+            event = event.entries[-1]
         if isinstance(event, StatementEntry):
             return event.content if isinstance(event.content, Node) else None
         return event.node if isinstance(event, (Closed, LoopExit)) else None

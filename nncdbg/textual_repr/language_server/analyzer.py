@@ -19,10 +19,13 @@ from nncdbg.ir.records import Graph, Type, Value
 from nncdbg.ir.streams import scheduled
 from nncdbg.presentation.schedules import ScheduleWording
 from nncdbg.text.lexemes import NO_PREFIXES, name_text
+from nncdbg.textual_repr.groups import differentiated_by
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.graph_reading import (
+    NO_GROUPS,
     AnalysisMemory,
     GraphReading,
+    GroupNames,
     StatementEntry,
 )
 from nncdbg.textual_repr.language_server.inference import (
@@ -124,6 +127,7 @@ class Analyzer:
         self._parts: list[_Part] = []
         self._prefixes = NO_PREFIXES
         self._states: dict[str, Type | None] = {}
+        self._groups = NO_GROUPS
 
     def steps(self, lines: Sequence[str]) -> Steps:
         """Analyze these lines, a few hundred at a time; nothing is raised.
@@ -158,6 +162,7 @@ class Analyzer:
     def _cut(self, lines: Sequence[str]) -> Generator[None, None, list[tuple[int, _Part]]]:
         starts = [0, *(i for i, text in enumerate(lines) if i and "graph" in text and _begins_graph(text))]
         old: dict[tuple[str, int], list[_Part]] = {}
+        groups = NO_GROUPS
         for part in reversed(self._parts):
             old.setdefault((part.lines[0], len(part.lines)), []).append(part)
         placed: list[tuple[int, _Part]] = []
@@ -171,14 +176,19 @@ class Analyzer:
             else:
                 above = self._prefixes if placed else NO_PREFIXES
                 states = (self._states, placed[0][1].reading.state_lines) if placed else ({}, {})
-                part = _Part(own, (yield from GraphReading(own, start, self._memory, above, states).steps()))
+                names = groups if placed else NO_GROUPS
+                reading = GraphReading(own, start, self._memory, above, states, names)
+                part = _Part(own, (yield from reading.steps()))
+            if not placed:
+                groups = _group_names(part.reading, lines)
             if not placed and (
                 part.reading.prefixes.declared != self._prefixes.declared
                 or part.reading.state_types != self._states
+                or groups != self._groups
             ):
                 # The names below have other meanings now.
                 self._prefixes, self._memory, self._parts = part.reading.prefixes, AnalysisMemory(), []
-                self._states = part.reading.state_types
+                self._states, self._groups = part.reading.state_types, groups
                 old.clear()
             placed.append((start, part))
         return placed
@@ -200,6 +210,11 @@ class Analyzer:
             for text, event in zip(part.lines, part.reading.events, strict=True):
                 if isinstance(event, StatementEntry):
                     yield text, event
+
+
+def _group_names(head: GraphReading, lines: Sequence[str]) -> GroupNames:
+    """Return what the graphs of a text need to know of groups; `head` are the lines before them."""
+    return GroupNames(head.groups, head.owners(), differentiated_by(lines, head.prefixes, head.groups))
 
 
 def _signature(reading: GraphReading, types: GraphTypes) -> HeaderSignature | None:

@@ -106,7 +106,7 @@ def _anchors(listing: Listing) -> dict[int, Anchor]:
         elif start == "}":
             places[line] = "close", around, 0
             around = around[:-2]
-        elif kind_of_line(own) in ("state", "backward", "track"):
+        elif kind_of_line(own) in ("state", "states", "group", "backward", "track"):
             declared += 1
             places[line] = "statement", (), declared
         elif around and start not in ("", "#"):

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from nncdbg.engine.inference.graphs import Answers
 from nncdbg.ir.records import Constant, Literal, Node, Type
 from nncdbg.text.lexemes import Flaw, Prefixes
+from nncdbg.textual_repr.groups import Groups, Owners
 from nncdbg.textual_repr.language_server.tokens import Problem, Span, mentions, problem_of
 from nncdbg.textual_repr.parser import SEPARATOR, TextParser, plain_statement
 from nncdbg.textual_repr.resolution import Block
@@ -52,6 +53,13 @@ class StatementEntry:
 
 
 @dataclass(slots=True, eq=False)
+class SeveralStatements:
+    """A line with several statements, such as one over groups, or with a group as its result."""
+
+    entries: list[StatementEntry]
+
+
+@dataclass(slots=True, eq=False)
 class Opened:
     """The line opens `block`: a graph, a branch or a body."""
 
@@ -78,7 +86,7 @@ class LoopExit:
     node: Node
 
 
-Event: TypeAlias = "StatementEntry | Opened | Closed | BlockEnded | LoopExit | None"
+Event: TypeAlias = "StatementEntry | SeveralStatements | Opened | Closed | BlockEnded | LoopExit | None"
 
 
 # -- stretches -------------------------------------------------------------------------------------
@@ -205,6 +213,20 @@ class AnalysisMemory:
             self.answers.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class GroupNames:
+    """What the lines before the first graph and the ``backward`` lines say about groups."""
+
+    states: Groups
+    """The groups of states."""
+    owners: Owners
+    gradients: Mapping[str, tuple[str, ...]]
+    """What each ``backward`` line differentiates by."""
+
+
+NO_GROUPS = GroupNames({}, {}, {})
+
+
 # -- reading ---------------------------------------------------------------------------------------
 
 
@@ -222,8 +244,11 @@ class GraphReading(TextParser):
         memory: AnalysisMemory,
         prefixes: Prefixes,
         states: tuple[Mapping[str, Type | None], Mapping[str, int]] = ({}, {}),
+        groups: GroupNames = NO_GROUPS,
     ) -> None:
         super().__init__(lines, None, before, prefixes)
+        self.groups = dict(groups.states)
+        self.group_names = groups
         self.state_types, self.state_lines = dict(states[0]), dict(states[1])
         """The types and lines of the states declared in these lines, or before the first graph."""
         self.memory = memory
@@ -238,6 +263,8 @@ class GraphReading(TextParser):
         """All blocks, in the order of their first lines."""
         self.used: dict[Block, set[str]] = {}
         self.entered: StatementEntry | None = None
+        self.several: list[StatementEntry] | None = None
+        """The statements of a line with several, while it is parsed."""
 
     @property
     def header(self) -> Block | None:
@@ -273,7 +300,7 @@ class GraphReading(TextParser):
         """Return the cached stretch at a line."""
         block = self.block
         found = self.memory.stretches.get(self.lines[index])
-        if found is None or block is None or block.end or self.comment:
+        if self.grouped or found is None or block is None or block.end or self.comment:
             return None
         same = self.lines[index : index + len(found.lines)] == found.lines
         return found if same and found.fits(block) else None
@@ -294,7 +321,8 @@ class GraphReading(TextParser):
     def _line(self, index: int) -> None:
         """Parse one line, and end the stretch before or with it."""
         text, block = self.lines[index], self.block
-        entry = self.memory.entries.get(text) or self._fast_parsed(text)
+        # A name may be that of a group here.
+        entry = None if self.grouped else self.memory.entries.get(text) or self._fast_parsed(text)
         flaws, commented = len(self.problems), bool(self.comment)
         self.blocks.append(block)
         if entry is not None and block is not None and not block.end:
@@ -366,7 +394,7 @@ class GraphReading(TextParser):
         outer = self.block
         count = len(self.opened)
         flaws = len(self.problems)
-        self.entered = None
+        self.entered = self.several = None
         around = outer.parent if outer is not None else None
         length = -1 if around is None else len(around.nodes)
         own = 0 if outer is None else len(outer.nodes)
@@ -374,8 +402,14 @@ class GraphReading(TextParser):
         self.line(text, number)
         if len(self.opened) > count:
             return Opened(self.opened[-1])
+        if self.several is not None:
+            return SeveralStatements(self.several)
         if self.entered is not None:
-            if len(self.problems) == flaws or all(p.code != "syntax" for p in self.problems[flaws:]):
+            if (
+                not self.grouped
+                and len(self.problems) == flaws
+                or all(p.code != "syntax" for p in self.problems[flaws:])
+            ):
                 self.memory.entries[text] = self.entered
             return self.entered
         if outer is None:
@@ -423,7 +457,21 @@ class GraphReading(TextParser):
 
     def enter(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
         self.entered = StatementEntry(node, names, mark)
+        if self.several is not None:
+            self.several.append(self.entered)
         super().enter(block, node, names, mark, number)
+
+    def enter_all(
+        self, block: Block, nodes: Sequence[tuple[Node, NameSpan]], names: Names, number: int
+    ) -> None:
+        self.several = []
+        super().enter_all(block, nodes, names, number)
+
+    def gradients(self) -> Mapping[str, tuple[str, ...]]:
+        return self.group_names.gradients
+
+    def owners(self) -> Mapping[str, str | None]:
+        return self.group_names.owners or super().owners()
 
     def enter_constant(self, block: Block, constant: Constant, names: Names, number: int) -> None:
         self.entered = StatementEntry(constant, names, None)

@@ -22,6 +22,7 @@ from nncdbg.textual_repr.language_server.graph_reading import (
     GraphReading,
     LoopExit,
     Opened,
+    SeveralStatements,
     StatementEntry,
     Stretch,
 )
@@ -242,6 +243,13 @@ class LenientInference(TypeRules):
             return
         elif isinstance(event, StatementEntry):
             self.entry(line, event, block)
+        elif isinstance(event, SeveralStatements):
+            before = len(self.problems)
+            for entry in event.entries:
+                self.entry(line, entry, block)
+            # Members of a group have the same problems.
+            alike = {(each.span, each.message): each for each in self.problems[before:]}
+            self.problems[before:] = alike.values()
         elif isinstance(event, Closed):
             assert block.parent is not None
             self.closed(event, block.parent)

@@ -146,6 +146,8 @@ _BLOCK_LINES = {"graph", "if", "while", "break", "next", "yield", "return", "}"}
 _LINES = _BLOCK_LINES | {
     "update",
     "state",
+    "states",
+    "group",
     "run",
     "evaluate",
     "track",
@@ -160,6 +162,8 @@ _ONLY_USES = frozenset(
     ["if", "break", "yield", "return", "next", "update", "run", "evaluate", "track", "backward"]
 )
 """The kinds of lines that define no value."""
+_DEFINING = frozenset({"state", "states", "group", "grads"})
+"""The first words of lines that define the names before their ``=``."""
 MARGIN_WORDS = ("host", "wait", "begin", "workspace", "record", "free")
 """The words of the margin of a schedule, such as ``| s2 wait e5 record e9``."""
 _stream = re.compile(r"(?<!\S)s([0-9]{1,9})(?:\s*->\s*([0-9]{1,9}))?(?!\S)")
@@ -310,7 +314,7 @@ def _result_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
 
 def _statement_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
     """Yield the mentions before the first ``=`` as definitions, if the line starts with a value."""
-    first = found[1:2] if found and found[0].name == "state" else found[:1]
+    first = found[1:2] if found and found[0].name in _DEFINING else found[:1]
     defines = any(token.kind == "value" or token.name == "_" for token in first)
     for token in found:
         if token.kind == "operator" and token.name in ("=", "("):

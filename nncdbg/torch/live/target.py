@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.errors import UsageError
@@ -16,7 +15,6 @@ from nncdbg.target.source import SourceView
 from nncdbg.target.stops import Stops
 from nncdbg.text.torch_names import named_place
 from nncdbg.torch.live.debugger import LiveDebugger
-from nncdbg.torch.live.mode import stop_words
 from nncdbg.torch.live.source import LiveSource
 from nncdbg.torch.live.stops import ScriptStops
 from nncdbg.torch.live.training import LiveTraining
@@ -38,7 +36,7 @@ class ScriptTarget(ProgramTarget):
 
     @property
     def stops(self) -> Stops:  # type: ignore[override]
-        return ScriptStops(self._training)
+        return ScriptStops(self._training, self._live)
 
     @property
     def stopped(self) -> bool:
@@ -71,16 +69,6 @@ class ScriptTarget(ProgramTarget):
         if self._live is None:
             raise UsageError("the script has not started", hint="`continue` starts it")
         return super().run(heed=heed, to=to)
-
-    def stop_at(self, numbers: Container[int]) -> bool:
-        live = self._live
-        if live is None or not live.at_present:
-            return False
-        due = self._training.mode.due_at(numbers, live.live.operator)
-        if due:
-            words, reached = stop_words(due)
-            live.stop = replace(live.stop, reason="breakpoint", detail=words, breakpoints=reached)
-        return bool(due)
 
     def where(self) -> tuple[str, Sequence[SourceLine]]:
         """Return where the script is: the step, phase, module and autograd node, and the lines of the user.

@@ -16,19 +16,19 @@ state %m: f32[2,3] = zeros for %w
 state %n: i64[] = 0
 
 graph @train(%x: f32[4,2]) -> (%l: f32[]) {
-  %l: f32[], saved %s = @loss(%x)
-  %d_w: f32[2,3], %d_x: f32[4,2] = @loss.backward(1.0, %s)
-  %w.1: f32[2,3], %m.1: f32[2,3] = nncdbg.SGD(%w, %d_w, %m, lr=0.1, momentum=0.9)
-  %add: i64[] = Add(%n, 1)
+  %l, saved %s = @loss(%x) : f32[]
+  %d_w, %d_x = @loss.backward(1.0, %s) : f32[2,3], f32[4,2]
+  %w.1, %m.1 = nncdbg.SGD(%w, %d_w, %m, lr=0.1, momentum=0.9) : f32[2,3], f32[2,3]
+  %add = Add(%n, 1) : i64[]
   update %w = %w.1, %m = %m.1, %n = %add
   return %l
 }
 
 graph @loss(%x: f32[4,2]) -> (%l: f32[]) {
-  %matmul: f32[4,3] = MatMul(%x, %w)
-  %y: f32[4,3] = Tanh(%matmul)
-  %mul: f32[4,3] = Mul(%y, %y)
-  %l: f32[] = ReduceMean(%mul, keepdims=0)
+  %matmul = MatMul(%x, %w) : f32[4,3]
+  %y = Tanh(%matmul) : f32[4,3]
+  %mul = Mul(%y, %y) : f32[4,3]
+  %l = ReduceMean(%mul, keepdims=0) : f32[]
   return %l
 }
 

@@ -23,10 +23,10 @@ state %mean: f64[] = 0
 
 graph @main(%x: f64[N,3], %t: f64[N,2], %k: i64[]) -> (%y: f64[N,2], %l: f64[]) {
   %h = @encoder(%x)
-  %y: f64[N,2] = MatMul(%h, %dec.w)
+  %y = MatMul(%h, %dec.w) : f64[N,2]
   %e = Sub(%y, %t)
   %q = Mul(%e, %e)
-  %l: f64[] = ReduceMean(%q, keepdims=0)
+  %l = ReduceMean(%q, keepdims=0) : f64[]
   %seen = Add(%mean, %l)
   update %mean = %seen
   return %y, %l
@@ -35,7 +35,7 @@ graph @main(%x: f64[N,3], %t: f64[N,2], %k: i64[]) -> (%y: f64[N,2], %l: f64[]) 
 graph @encoder(%x: f64[N,3]) -> (%h: f64[N,4]) {
   %z = MatMul(%x, %enc.w)
   %a = Add(%z, %enc.b)
-  %h: f64[N,4] = Tanh(%a)
+  %h = Tanh(%a) : f64[N,4]
   return %h
 }
 """
@@ -126,7 +126,7 @@ def test_the_gradient_through_a_loop_with_branches_and_a_state(checkpoints: int 
 def test_gradients_nest() -> None:
     """The second derivative is the gradient of a gradient, and the third that of the second."""
     text = "opset 21\nstate %a: f64[] = 3\ngraph @main(%x: f64[]) -> (%y: f64[]) {\n"
-    program = nncdbg.parse(text + "  %s = Sin(%x)\n  %y: f64[] = Mul(%s, %a)\n  return %y\n}\n")
+    program = nncdbg.parse(text + "  %s = Sin(%x)\n  %y = Mul(%s, %a) : f64[]\n  return %y\n}\n")
     x, of, found = np.array(0.7), "y", []
     for _ in range(3):
         program = nncdbg.grad(program, of, "x")
@@ -159,9 +159,9 @@ def test_a_gradient_by_constants_of_graphs_of_the_same_name(tmp_path: Any) -> No
 # -- minimize ----------------------------------------------------------------------------------
 
 GOLDEN = """graph @train(%x: f64[N,3], %t: f64[N,2], %k: i64[]) -> (%l: f64[], %d_x: f64[N,3]) {
-  _: f64[N,2], %l: f64[], saved %saved = @main(%x, %t, %k)
-  %d_dec.w: f64[4,2], %d_x: f64[N,3] = @main.backward(_, 1.0, %saved)
-  %dec.w.1: f64[4,2], %dec.w.velocity.1: f64[4,2] = nncdbg.SGD(%dec.w, %d_dec.w, %dec.w.velocity, lr=0.1, momentum=0.9)
+  _, %l, saved %saved = @main(%x, %t, %k) : f64[N,2], _ : f64[]
+  %d_dec.w, %d_x = @main.backward(_, 1.0, %saved) : f64[4,2], f64[N,3]
+  %dec.w.1, %dec.w.velocity.1 = nncdbg.SGD(%dec.w, %d_dec.w, %dec.w.velocity, lr=0.1, momentum=0.9) : f64[4,2], f64[4,2]
   update %dec.w = %dec.w.1, %dec.w.velocity = %dec.w.velocity.1
   return %l, %d_x
 }
@@ -222,7 +222,7 @@ graph @main(%x: f64[N,3]) -> (%l: f64[]) {
   %y = MatMul(%h, %b)
   %z = Mul(%y, %half)
   %q = Mul(%z, %z)
-  %l: f64[] = ReduceMean(%q, keepdims=0)
+  %l = ReduceMean(%q, keepdims=0) : f64[]
   return %l
 }
 """)

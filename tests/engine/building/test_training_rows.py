@@ -26,7 +26,7 @@ graph @main(%x: f64[N,3], %t: f64[N,2]) -> (%l: f64[]) {
   %y = MatMul(%h, %dec.w)
   %e = Sub(%y, %t)
   %q = Mul(%e, %e)
-  %l: f64[] = ReduceMean(%q, keepdims=0)
+  %l = ReduceMean(%q, keepdims=0) : f64[]
   return %l
 }
 """
@@ -86,8 +86,8 @@ def test_micro_batches_with_given_cotangents_are_one_big_batch() -> None:
     )  # noqa: E501
     text += """
 graph @part(%x: f64[N,3], %t: f64[N,2]) -> () {
-  %l: f64[], saved %s = @main(%x, %t)
-  %d_e: f64[3,4], %d_d: f64[4,2] = @main.backward(0.25, %s)
+  %l, saved %s = @main(%x, %t) : f64[]
+  %d_e, %d_d = @main.backward(0.25, %s) : f64[3,4], f64[4,2]
   %sum.e.1 = Add(%sum.e, %d_e)
   %sum.d.1 = Add(%sum.d, %d_d)
   update %sum.e = %sum.e.1, %sum.d = %sum.d.1
@@ -120,14 +120,14 @@ VARIANTS = (
 }
 
 graph @with_input(%x: f64[N,3], %t: f64[N,2]) -> (%d_w: f64[4,2], %d_x: f64[N,3]) {
-  %l: f64[], saved %s = @main(%x, %t)
-  %d_w: f64[4,2], %d_x: f64[N,3] = @main.backward(1.0, %s)
+  %l, saved %s = @main(%x, %t) : f64[]
+  %d_w, %d_x = @main.backward(1.0, %s) : f64[4,2], f64[N,3]
   return %d_w, %d_x
 }
 
 graph @without_input(%x: f64[N,3], %t: f64[N,2]) -> (%d_w: f64[4,2]) {
-  %l: f64[], saved %s = @main(%x, %t)
-  %d_w: f64[4,2], _: f64[N,3] = @main.backward(1.0, %s)
+  %l, saved %s = @main(%x, %t) : f64[]
+  %d_w, _ = @main.backward(1.0, %s) : f64[4,2], f64[N,3]
   return %d_w
 }
 
@@ -165,14 +165,14 @@ def test_a_gradient_of_inputs_that_is_off_costs_nothing() -> None:
 MASKED = """opset 18
 
 graph @main(%x: f64[2], %w: f64[2]) -> (%a: f64[2], %b: f64[2], %d_x: f64[2]) {
-  %a: f64[2], %b: f64[2], saved %s = @f(%x, %w)
-  %d_x: f64[2], _: f64[2] = @f.backward(_, %x, %s)
+  %a, %b, saved %s = @f(%x, %w) : f64[2], f64[2]
+  %d_x, _ = @f.backward(_, %x, %s) : f64[2], f64[2]
   return %a, %b, %d_x
 }
 
 graph @f(%x: f64[2], %w: f64[2]) -> (%a: f64[2], %b: f64[2]) {
-  %a: f64[2] = Exp(%w)
-  %b: f64[2] = Mul(%x, %w)
+  %a = Exp(%w) : f64[2]
+  %b = Mul(%x, %w) : f64[2]
   return %a, %b
 }
 
@@ -202,11 +202,11 @@ def test_the_masks_of_a_backward_call_round_trip() -> None:
         ),
         ("(_, %x, %s)", "(_, %x, _)", "@f.backward needs the values saved"),
         (
-            "%a: f64[2] = Exp(%w)",
-            "%a: f64[2] = nncdbg.SGD(%w, _, lr=0.1)",
+            "%a = Exp(%w) : f64[2]",
+            "%a = nncdbg.SGD(%w, _, lr=0.1) : f64[2]",
             "nncdbg.SGD needs its operand gradient",
         ),
-        ("%a: f64[2] = Exp(%w)", "%a: f64[2] = Mul(%w, _)", "Mul needs its operand B"),
+        ("%a = Exp(%w) : f64[2]", "%a = Mul(%w, _) : f64[2]", "Mul needs its operand B"),
     ],
 )
 def test_a_missing_operand_that_no_mask_declares_is_an_error(old: str, new: str, message: str) -> None:
@@ -223,7 +223,7 @@ def test_two_calls_may_want_different_gradients_of_the_same_saved_values() -> No
         "(%a: f64[2], %b: f64[2], %d_x: f64[2]) {", "(%a: f64[2], %d_x: f64[2], %d_w: f64[2]) {", 1
     )  # noqa: E501
     text = text.replace(
-        "  return %a, %b, %d_x", "  _, %d_w: f64[2] = @f.backward(_, %w, %s)\n  return %a, %d_x, %d_w"
+        "  return %a, %b, %d_x", "  _, %d_w = @f.backward(_, %w, %s) : _, f64[2]\n  return %a, %d_x, %d_w"
     )  # noqa: E501
     found = nncdbg.run(nncdbg.parse(text), {"x": [2.0, 3.0], "w": [5.0, 7.0]})
     np.testing.assert_array_equal(found["d_x"], [10, 21])

@@ -226,7 +226,6 @@ def test_the_frames_of_a_backward_loop_have_the_names_and_lines_of_the_forward_l
     [
         ("%p = Mul(%h, %w)", "%n = RandomNormalLike(%h)\n  %p = Mul(%n, %w)", "cannot be drawn again"),
         ("%y: f64[3] = Tanh(%p)", "%y: f64[3] = Tanh(%p)\n  update %last = %p", "@layer updates a state"),
-        ("%h.1 = @layer(%h)", "%h.1 = @layer(%h)\n    update %last = %h.1", "it updates a state"),
         ("%y: f64[3] = Tanh(%p)", "%y: f64[3] = test.Unknown(%p)", "test.Unknown"),
     ],
 )
@@ -236,6 +235,18 @@ def test_a_loop_without_a_gradient_is_an_error_before_the_run(old: str, new: str
     assert message in str(caught.value)
     assert caught.value.excerpt is not None
     assert caught.value.hint
+
+
+def test_a_loop_that_updates_a_state_has_the_same_gradient() -> None:
+    updating = STATES.replace("%h.1 = @layer(%h)", "%h.1 = @layer(%h)\n    update %last = %h.1")
+    debuggers = [nncdbg.Debugger(parse(text), {"x": INPUTS["x"]}) for text in (STATES, updating)]
+    plain, changed = debuggers
+    for debugger in debuggers:
+        assert debugger.run().reason == "end"
+    assert plain.outputs is not None
+    assert changed.outputs is not None
+    np.testing.assert_array_equal(plain.outputs["d_w"], changed.outputs["d_w"])
+    assert not np.array_equal(plain.states["last"], changed.states["last"])
 
 
 STEPS = {

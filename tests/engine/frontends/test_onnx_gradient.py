@@ -52,7 +52,7 @@ def test_the_text_and_the_locations():
         "graph @main(%x: f32[2,3], %w: f32[2,3]) -> (%dx: f32[2,3], %dw: f32[2,3]) {\n"
         '  %h = Sin(%x) loc(node "the_h")\n'
         '  %y = Mul(%h, %w) loc(node "the_y")\n'
-        '  %dx: f32[2,3], %dw: f32[2,3] = @gradient(%x, %w, %y, %h) loc(node "back")\n'
+        '  %dx, %dw = @gradient(%x, %w, %y, %h) : f32[2,3], f32[2,3] loc(node "back")\n'
         "  return %dx, %dw\n"
         "}\n"
         "\n"

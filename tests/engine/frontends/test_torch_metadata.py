@@ -212,4 +212,4 @@ def test_stepping_over_and_into_a_module(tmp_path, monkeypatch):
     assert "in @blocks.0\n" in shown
     assert "## torch.nn.modules.container.Sequential" in shown
     assert shown.count("in @main_graph\n") == 2
-    assert " -> 6   %add: f32[2,3] = Add(%x, %relu_1)\n" in shown
+    assert " -> 6   %add = Add(%x, %relu_1) : f32[2,3]\n" in shown

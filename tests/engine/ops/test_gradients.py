@@ -321,11 +321,11 @@ ROWS: list[Row] = [
     row("%s: i64[] = 2\n  %y = STFT(%x, %s, %b)", x=r(1, 8, 1), b=r(3)),
     row('%y = GridSample(%x, %b, mode="cubic")', x=r(1, 2, 4, 3), b=r(1, 2, 2, 2)),
     *(
-        row(f"%n: i64[2] = [1, 0]\n  %y = RoiAlign(%x, %b, %n, {rest})", x=r(2, 2, 6, 5), b=REGIONS)
-        for rest in (
-            "output_height=2, output_width=3, spatial_scale=0.5",
-            'output_height=2, output_width=1, sampling_ratio=2, mode="max"',
-            'output_height=1, output_width=2, coordinate_transformation_mode="output_half_pixel"',
+        row(f"%n: i64[2] = [1, 0]\n  %y = RoiAlign(%x, %b, %n, {rest})", x=r(2, channels, 6, 5), b=REGIONS)
+        for channels, rest in (
+            (1, "output_height=2, output_width=3, spatial_scale=0.5"),
+            (1, 'output_height=2, output_width=1, sampling_ratio=2, mode="max"'),
+            (2, 'output_height=1, output_width=2, coordinate_transformation_mode="output_half_pixel"'),
         )
     ),
     row("%y = MaxRoiPool(%x, [[1.0, 0.0, 1.0, 3.0, 4.0]], pooled_shape=[2, 2])", x=r(2, 2, 6, 5)),

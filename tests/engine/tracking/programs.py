@@ -12,27 +12,27 @@ opset 18
 state %w: f32[2,3] = RandomNormal(seed=1.0, shape=[2,3])
 
 graph @train(%x: f32[N,2], %t: i64[N]) -> (%l: f32[]) {
-  %l: f32[], saved %s = @loss(%x, %t, true)
-  %d_w: f32[2,3] = @loss.backward(1.0, %s)
-  %w.1: f32[2,3] = nncdbg.SGD(%w, %d_w, lr=0.5)
+  %l, saved %s = @loss(%x, %t, true) : f32[]
+  %d_w = @loss.backward(1.0, %s) : f32[2,3]
+  %w.1 = nncdbg.SGD(%w, %d_w, lr=0.5) : f32[2,3]
   update %w = %w.1
   return %l
 }
 
 graph @loss(%x: f32[N,2], %t: i64[N], %training: bool[]) -> (%l: f32[]) {
-  %z: f32[N,3] = @network(%x, %training)
-  %l: f32[] = SoftmaxCrossEntropyLoss(%z, %t)
+  %z = @network(%x, %training) : f32[N,3]
+  %l = SoftmaxCrossEntropyLoss(%z, %t) : f32[]
   return %l
 }
 
 graph @network(%x: f32[N,2], %training: bool[]) -> (%y: f32[N,3]) {
-  %h: f32[N,2] = Dropout(%x, 0.25, %training, seed=3)
-  %y: f32[N,3] = MatMul(%h, %w)
+  %h = Dropout(%x, 0.25, %training, seed=3) : f32[N,2]
+  %y = MatMul(%h, %w) : f32[N,3]
   return %y
 }
 
 graph @predict(%x: f32[N,2]) -> (%y: f32[N,3]) {
-  %y: f32[N,3] = @network(%x, false)
+  %y = @network(%x, false) : f32[N,3]
   return %y
 }
 

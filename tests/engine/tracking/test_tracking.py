@@ -183,7 +183,7 @@ def test_the_numbers_are_those_up_to_the_present_moment() -> None:
     assert numbers(debugger) == before
 
 
-@pytest.mark.parametrize("allocator", ["debug", "arena"])
+@pytest.mark.parametrize("allocator", ["debug", pytest.param("arena", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("seed", range(4))
 def test_any_walk_through_the_steps_gives_the_same_numbers(seed: int, allocator: str) -> None:
     draw = random.Random(seed)

@@ -25,7 +25,6 @@ from nncdbg import journal, summarize
 from nncdbg.journal import Journal, NewRun
 
 SIZE = 20_000
-LONGEST = 0.3
 KILLS_PER_FILE = 20
 
 
@@ -129,6 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kill a training with a journal at random moments.")
     parser.add_argument("--moments", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--longest", type=float, default=0.3, help="seconds before a kill, at most")
     arguments = parser.parse_args()
     random.seed(arguments.seed)
     expected = Expected()
@@ -137,7 +137,7 @@ def main() -> int:
         for moment in range(arguments.moments):
             path = Path(folder) / f"run{moment // KILLS_PER_FILE}.db"
             # Half of the kills are early, when files are created and the log is recovered.
-            seconds = random.uniform(0, LONGEST if moment % 2 else LONGEST / 20)
+            seconds = random.uniform(0, arguments.longest / (1 if moment % 2 else 20))
             committed = kill_at(path, seconds)
             if not path.exists() or not path.stat().st_size:
                 assert not committed

@@ -22,11 +22,14 @@ from nncdbg import journal
 from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.journal import NewRun, connection, writing
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 GRAPH = NewRun(kind="graph", name="train.nnc")
 
 
 def _kills(moments: int, seed: int) -> None:
-    words = ["--moments", str(moments), "--seed", str(seed)]
+    longest = "0.3" if os.environ["NNCDBG_QUARTER"] == "all" else "0.15"
+    words = ["--moments", str(moments), "--seed", str(seed), "--longest", longest]
     command = [sys.executable, "-m", "tests.journal.store.kills", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -318,6 +321,7 @@ def test_an_open_file_is_recognized_without_opening_it(tmp_path: Path) -> None:
     assert not connection.is_open(tmp_path / "run.db")
 
 
+@pytest.mark.usefixtures("started_processes")
 def test_a_program_that_ends_without_closing_commits_everything(tmp_path: Path) -> None:
     program = (
         "import sys; from nncdbg import journal; from nncdbg.journal import NewRun\n"
@@ -344,6 +348,7 @@ def test_calls_wait_when_too_many_records_wait(tmp_path: Path, monkeypatch: pyte
         assert len(file.checkpoints(1)) == 25
 
 
+@pytest.mark.usefixtures("started_processes")
 def test_importing_nncdbg_does_not_import_sqlite() -> None:
     program = "import sys, nncdbg; sys.exit('sqlite3' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -29,6 +29,9 @@ from nncdbg.opening.corpus import running
 from nncdbg.opening.corpus.cases import Case, case_files, case_inputs
 from nncdbg.opening.corpus.engines import CaseExecution
 from nncdbg.opening.corpus.source import CorpusProgram
+from tests import processes
+
+pytestmark = pytest.mark.usefixtures("forked_processes")
 
 TEXT = """#nncdbg 1
 graph @main(%x: f32[N,4], %k: f32[]) -> (%y: f32[N,4]) {
@@ -73,7 +76,8 @@ def watched(model: str, folder: Path | None, gates: str = "nan", jobs: int = 1, 
         for pid in children.read_text().split():
             with suppress(OSError):  # It has just ended.
                 states.append(Path(f"/proc/{pid}/cmdline").read_text())
-        assert not [state for state in states if "corpus_worker" in state]
+        assert not [state for state in states if "corpus.worker" in state]
+    assert processes.alive() == []
     return report
 
 
@@ -240,7 +244,7 @@ sys.exit(report.exit_code)
     while not marker.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     document = json.loads(out)
     assert document["interrupted"] is True

@@ -21,6 +21,8 @@ from nncdbg.opening.corpus import running
 from nncdbg.opening.corpus.engines import PROCESSES
 from tests.nan_watch.corpus.test_corpus import BAD, CRASHING, GOOD, corpus, crashing, model, statuses, watched
 
+pytestmark = pytest.mark.usefixtures("forked_processes", "forked_workers")
+
 RANDOM = """#nncdbg 1
 graph @main() -> (%y: f32[4]) {
   %y = RandomUniform(shape=[4])
@@ -39,7 +41,7 @@ ONCE = """
 
 
 @pytest.fixture(scope="module")
-def dask() -> Iterator[Executor]:
+def dask(forked_workers: None) -> Iterator[Executor]:
     """Return an executor on two worker processes; a lost worker is replaced, and its case is reported."""
     with (
         distributed.LocalCluster(
@@ -121,6 +123,7 @@ def test_runs_with_several_seeds_on_an_executor(dask: Executor) -> None:
     assert plain(report) == plain(alone)
 
 
+@pytest.mark.usefixtures("started_processes")
 def test_a_script_without_a_guard_gets_a_hint(tmp_path: Path) -> None:
     """Dask workers import the script that starts their cluster."""
     corpus(tmp_path, {"a": GOOD})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +15,6 @@ from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.corpus.cases import Case, CaseResult, CaseRun
 from nncdbg.opening.corpus.running import ExecutorCases
 from nncdbg.opening.corpus.worker import Refused, SentTask, TaskMissing, run_batch
-
-
-@pytest.fixture(autouse=True)
-def fast_collections() -> Iterator[None]:
-    """Exclude the objects of all other tests from the garbage collection after each case."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from nncdbg.opening.diff_corpus import DiffTask, run_diff_corpus
 from nncdbg.opening.diff_corpus_report import DiffCase
 from tests.nan_watch.corpus.test_corpus import CRASHING
 
+pytestmark = pytest.mark.usefixtures("forked_processes", "forked_workers")
+
 A = """#nncdbg 1
 graph @main(%x: f32[4]) -> (%y: f32[4]) {
   %h = Relu(%x)

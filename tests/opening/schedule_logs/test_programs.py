@@ -202,9 +202,9 @@ def test_names_and_types_of_tensors_are_those_of_the_log() -> None:
         LoggedLaunch("aten.add_.Tensor", 0, reads=(weight,), writes=(weight,)),
     ]
     text = program_of(records, source="log").program.text()
-    assert '%w.1.1: f32[4] = kernel.add_(%w.1) loc("train.py":9, node "aten.add_.Tensor") | s0' in text
+    assert '%w.1.1 = kernel.add_(%w.1) : f32[4] loc("train.py":9, node "aten.add_.Tensor") | s0' in text
     assert "graph @main(%w.1: f32[4])" in text
-    assert re.search(r"%w\.1\.2: f32\[4\] = kernel\.add_\(%w\.1\.1\)", text)
+    assert re.search(r"%w\.1\.2 = kernel\.add_\(%w\.1\.1\) : f32\[4\]", text)
 
 
 NAMES = {

@@ -94,7 +94,7 @@ def test_a_difference_before_the_first_common_checkpoint_has_no_statement(traine
 def test_programs_with_different_statements_are_not_run_again(trained: Command, tmp_path: Path) -> None:
     text = (tmp_path / "train.nnc").read_text()
     (line,) = (line for line in text.splitlines() if "= Tanh(" in line)
-    result, operand = line.split("=")[0].strip(), line.split("(")[1].rstrip(")")
+    result, operand = line.split("=")[0].strip(), line.split("(")[1].split(")")[0]
     changed = line.replace(f"({operand})", "(%halved)")
     (tmp_path / "train.nnc").write_text(text.replace(line, f"  %halved = Mul({operand}, 0.5)\n{changed}"))
     assert result

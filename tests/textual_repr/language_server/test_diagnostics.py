@@ -11,6 +11,7 @@ from nncdbg.textual_repr import parse
 from nncdbg.textual_repr.language_server.document import Document
 from nncdbg.textual_repr.language_server.tokens import Problem
 from tests.textual_repr.language_server.marked import of_spans, ranges
+from tests.textual_repr.test_groups import TRAINING
 
 HEAD = "#nncdbg 1\nopset 18\ngraph @main(%x: f32[2,3], %c: bool[], %n: i64[]) -> (%out: f32[2,3]) {\n"
 TAIL = "\n%out = Relu(%x)\nreturn %out\n}\n"
@@ -138,3 +139,23 @@ def test_errors_of_the_parser_are_diagnostics(path: Path) -> None:
         wanted = {(e.excerpt.line, e.excerpt.column, e.message) for e in error.errors if e.excerpt}
     found = {(p.span.line + 1, p.span.start + 1, p.message) for p in problems(text)}
     assert wanted <= found
+
+
+def test_groups_and_operands_in_place_have_diagnostics() -> None:
+    assert problems(TRAINING) == []
+    (wrong,) = problems(TRAINING.replace("%half = Mul(%g, 0.5)", "%half = Mul(%g, 0.5, 1.0)"))
+    assert (wrong.span.line, wrong.message) == (14, "Mul takes 2 operands, not 3")
+    (wrong,) = problems(TRAINING.replace("MatMul(%x, %layer.w)", "MatMul(%layer.w, %layer.w)"))
+    assert (wrong.span.line, wrong.message) == (21, "a has 2 columns, but b has 3 rows")
+    (wrong,) = problems(TRAINING.replace("by (%params)", "by (%layer.w)"))
+    assert (wrong.span.line, wrong.message) == (15, "%half has no value for %layer.b")
+
+
+def test_an_edit_of_a_group_or_a_backward_line_changes_the_graphs_that_use_it() -> None:
+    document = Document("file:///a.nnc", TRAINING)
+    assert not document.analysis.problems
+    for old, new in (("by (%params)", "by (%layer.w)"), ("= %layer.w, %layer.b", "= %layer.w")):
+        text = TRAINING.replace(old, new)
+        document.change([(None, text)])
+        fresh = [(each.span, each.message) for each in problems(text)]
+        assert [(each.span, each.message) for each in document.analysis.problems] == fresh

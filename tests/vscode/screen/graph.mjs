@@ -1,8 +1,9 @@
 // The graph tab: the whole graph of a model in an editor.
 
+import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
-import { BREAKPOINT } from "../screen.mjs";
+import { BREAKPOINT, launches } from "../screen.mjs";
 import { pageOf, pictures, stepPastNaN } from "./views.mjs";
 
 async function openGraph(page, screen) {
@@ -53,6 +54,49 @@ export const tests = {
     await page.keyboard.press("Enter");
     await page.locator(".statusbar-item", { hasText: /Ln 2[12], Col/ }).waitFor();
     await screen.stop();
+  },
+
+  async "the whole run at its end: colors of all layers, and states only on request"({ page, screen, open, workspace }) {
+    launches(workspace, { request: "launch", program: "train_mlp.nnc", steps: 2, stopOnEntry: true, stopOnExit: true });
+    await open();
+    await screen.openFile("train_mlp.nnc");
+    await screen.start();
+    const frame = await openGraph(page, screen);
+    await frame.locator('canvas[aria-busy="false"]').waitFor();
+    const searched = async (text) => {
+      await frame.getByLabel("Search").fill(text);
+      return frame.locator(".count").innerText();
+    };
+    await screen.until(async () => (await searched("while")) === "1 found", "the loop");
+    assert.equal(await searched("RandomNormal"), "0 found");
+    await frame.getByRole("button", { name: "Show states and constants" }).click();
+    assert.equal(await searched("RandomNormal"), "2 found");
+    await screen.picture("graph-states");
+    await frame.getByRole("button", { name: "Show states and constants" }).click();
+    await page.locator('.debug-toolbar [aria-label^="Continue"]').click();
+    await frame.locator(".bar:visible", { hasText: "NaN, Inf" }).waitFor();
+    await screen.until(async () => {
+      await frame.getByRole("button", { name: "Expand all visible layers" }).click();
+      return /^\d+ found$/.test(await searched("MatMul")) && (await searched("MatMul")) !== "0 found";
+    }, "the statements of layers that have returned");
+    await frame.getByLabel("Search").press("Enter");
+    await screen.until(async () => /largest absolute value \d/.test(await description(frame)), "the statistic of a statement of a layer that has returned");
+    await screen.picture("graph-heat-map");
+    await screen.stop();
+  },
+
+  async "when the session ends, the graph opens all layers with the colors of the run"({ page, screen, open, workspace }) {
+    launches(workspace, { request: "launch", program: "train_mlp.nnc", steps: 2, stopOnEntry: true });
+    await open();
+    await screen.openFile("train_mlp.nnc");
+    await screen.start();
+    const frame = await openGraph(page, screen);
+    await frame.locator('canvas[aria-busy="false"]').waitFor();
+    await page.locator('.debug-toolbar [aria-label^="Continue"]').click();
+    await screen.expectHidden(".debug-toolbar");
+    await frame.locator(".bar:visible", { hasText: "NaN, Inf" }).waitFor();
+    await search(screen, frame, "MatMul", /largest absolute value \d/);
+    await screen.picture("graph-after-the-run");
   },
 
   async "5,000 statements are shown at once, and the view follows the program"({ page, screen, open, workspace }) {

@@ -45,6 +45,38 @@ export const tests = {
     assert.equal(await again.getByLabel("Size N").inputValue(), "4");
     assert.equal(await again.getByLabel("Details for scale").inputValue(), "2.5");
     assert.equal(await again.getByLabel("Data for x").inputValue(), "ones");
+    await again.getByLabel("Allocator").selectOption("arena");
+    await again.getByRole("button", { name: "Add this run to the launch.json" }).click();
+    await screen.see('.tab[data-resource-name="launch.json"]');
+    const { configurations } = JSON.parse(fs.readFileSync(path.join(workspace, ".vscode", "launch.json"), "utf8"));
+    assert.deepEqual(configurations, [
+      { type: "nncdbg", request: "launch", name: "Debug sized.nnc", program: "${workspaceFolder}/sized.nnc", stopOnEntry: true, inputs: { x: "ones", scale: "2.5" }, dims: { N: 4 }, allocator: "arena", seed: 7 },
+    ]);
+    await screen.picture("run-with-saved");
+  },
+
+  async "F5 repeats the last choices, which a lens shows"({ page, screen, workspace, open }) {
+    fs.writeFileSync(path.join(workspace, "sized.nnc"), SIZED);
+    await open();
+    await screen.openFile("sized.nnc");
+    const lens = page.locator(".codelens-decoration a", { hasText: "inputs: x = random, scale = random · change" });
+    await lens.waitFor();
+    await screen.picture("inputs-lens");
+    await screen.again(() => lens.click({ timeout: 2_000 }).catch(() => undefined), '.tab:has-text("Run sized.nnc with")', "the form");
+    const form = await pageOf(page, screen, "form");
+    await form.getByLabel("Data for scale").selectOption("value");
+    await form.getByLabel("Details for scale").fill("2.5");
+    await form.getByLabel("Data for x").selectOption("ones");
+    await form.getByRole("button", { name: "Start Debugging" }).click();
+    await screen.see(".debug-top-stack-frame-line");
+    await screen.stop();
+    await page.locator(".codelens-decoration a", { hasText: "inputs: x = ones, scale = 2.5 · change" }).waitFor();
+    await screen.click("Mul");
+    await screen.start();
+    await page.keyboard.press("F10");
+    await screen.line(/%a.*2\.5/);
+    await screen.picture("run-repeated");
+    await screen.stop();
   },
 
   async "the form opens when an input cannot be chosen"({ page, screen, workspace, open }) {

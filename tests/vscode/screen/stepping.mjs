@@ -90,6 +90,30 @@ export const tests = {
     await screen.stop();
   },
 
+  async "F11 twelve times at 60 ms loses no step, and steps at the end have no effect"({ page, screen, open }) {
+    await open();
+    await screen.debug("first_steps.nnc", "Greater");
+    await screen.stoppedAt("%h:");
+    const fast = async (key, times) => {
+      for (let count = 0; count < times; count++) {
+        await page.keyboard.press(key);
+        await page.waitForTimeout(60);
+      }
+    };
+    const errors = page.locator(".notification-toast .codicon-error");
+    await fast("F11", 12);
+    await screen.stoppedAt("%taken.1:");
+    await fast("Alt+F10", 4);
+    await screen.stoppedAt("%best:");
+    assert.equal(await errors.count(), 0);
+    await fast("F10", 50);
+    await screen.expectHidden(".debug-toolbar");
+    await screen.toast("first_steps.nnc has ended").waitFor();
+    await fast("F10", 2);
+    await screen.picture("fast-keys");
+    assert.equal(await errors.count(), 0);
+  },
+
   async "the debug console evaluates expressions and takes commands"({ page, screen, open }) {
     await open();
     await screen.debug("first_steps.nnc", "Greater");

@@ -7,10 +7,14 @@ import type { SessionEvents } from "../views/sessionEvents";
 import { openLine, uriOf } from "../views/sources";
 import type { FromGraph, Graph, GraphState, ToGraph } from "./messages";
 
+/** The statements of a graph that opens with all layers when the session ends. */
+const MOST_AT_END = 2000;
+const ENDED = "The session has ended. Start it again to expand or collapse layers.";
+
 export class GraphTab implements FollowingView, vscode.Disposable {
   readonly request = "nncdbg/graphState";
   readonly follower: Follower;
-  private readonly listener = vscode.debug.onDidChangeBreakpoints(() => this.sendBreakpoints());
+  private readonly listener: vscode.Disposable;
   private panel: vscode.WebviewPanel | undefined;
   private page: Page<FromGraph, ToGraph> | undefined;
   private expanded: string[] = [];
@@ -18,12 +22,17 @@ export class GraphTab implements FollowingView, vscode.Disposable {
   private graph: Graph | undefined;
   /** The session that the graph belongs to. */
   private session: vscode.DebugSession | undefined;
+  private over: vscode.DebugSession | undefined;
 
   constructor(
     private readonly extension: vscode.Uri,
     private readonly sessions: SessionEvents,
   ) {
     this.follower = new Follower(this, sessions);
+    this.listener = vscode.Disposable.from(
+      vscode.debug.onDidChangeBreakpoints(() => this.sendBreakpoints()),
+      sessions.onEvent(({ session, event }) => event === "nncdbg/summary" && session === this.session && void this.showEnd(session)),
+    );
   }
 
   open(): void {
@@ -59,6 +68,23 @@ export class GraphTab implements FollowingView, vscode.Disposable {
     void this.update(state, session);
   }
 
+  /** Shows the run as a whole at its end, with all layers, which can be expanded no more: the server answers until VS Code disconnects. */
+  private async showEnd(session: vscode.DebugSession): Promise<void> {
+    this.over = session;
+    try {
+      const graph = this.sessions.request<Graph>(session, "nncdbg/graph", { all: true });
+      const state = this.sessions.request<GraphState>(session, this.request, { statistics: true });
+      const whole = await graph.body;
+      if (whole.nodes.length <= MOST_AT_END) {
+        this.graph = whole;
+        this.page?.send({ kind: "graph", graph: whole });
+      }
+      this.page?.send({ kind: "state", state: await state.body });
+    } catch {
+      // VS Code has disconnected: the tab keeps the last stop.
+    }
+  }
+
   showStatus(text: string): void {
     this.page?.send({ kind: "status", text });
   }
@@ -82,7 +108,7 @@ export class GraphTab implements FollowingView, vscode.Disposable {
       this.page?.send({ kind: "graph", graph: this.graph });
       this.sendBreakpoints();
     } catch (error) {
-      this.showStatus((error as Error).message);
+      this.showStatus(session === this.over ? ENDED : (error as Error).message);
     }
   }
 

@@ -20,10 +20,13 @@ export interface GraphNode {
   /** The type of the first result. */
   type: string;
   line: number;
+  /** It only initializes or updates states, or computes a constant. */
+  aside?: true;
 }
 
-/** [from, to, value, carried to the next iteration]: indices of nodes, -1 for an input of the graph. */
-export type GraphEdge = [number, number, string, boolean];
+/** [from, to, value, carried to the next iteration]: indices of nodes, -1 for an input of the graph.
+ * The page adds the number of values, if there are several. */
+export type GraphEdge = [number, number, string, boolean, number?];
 
 /** The answer to `nncdbg/graph`: nodes in program order. */
 export interface Graph {
@@ -31,6 +34,8 @@ export interface Graph {
   blocks: Block[];
   nodes: GraphNode[];
   edges: GraphEdge[];
+  /** The names of the program's states. */
+  states: string[];
   leftOut: number;
 }
 
@@ -38,6 +43,8 @@ export interface Graph {
 export interface GraphState {
   /** The statement of each block on the stack, outermost first. */
   stack: { block: string; pc: number }[];
+  /** The program is at its end. */
+  ended: boolean;
   flags: Record<string, "nan" | "inf">;
   /** Largest absolute value, mean, std, share of zeros. */
   statistics?: Record<string, (number | null)[]>;

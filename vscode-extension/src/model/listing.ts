@@ -10,6 +10,7 @@ import { readWithNncdbg } from "../environment/process";
 import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 
 const FOLDER = ".nncdbg";
+const BINARY_MODELS = /\.(onnx|pt2)$/;
 const OWNER = "## the listing of ";
 
 /** The model of a listing, from its last line; undefined for other files. */
@@ -28,6 +29,11 @@ export function programOf(file: string): string {
   return path.basename(file) === "program.nnc" && existsSync(path.join(folder, "nncdbg.json")) ? folder : file;
 }
 
+/** ms after the first activation in which a model that VS Code has begun to open may still appear as a text. */
+const FIRST_OPENED = 5000;
+/** The key of the extension's state: VS Code knows that models have an editor. */
+const REGISTERED = "models have an editor";
+
 /** Opens the listing of a model in the text editor, or shows why it cannot. */
 export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.Disposable {
   static readonly type = "nncdbg.model";
@@ -42,6 +48,20 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
         void this.update(vscode.Uri.file(file));
       }
     });
+  }
+
+  /** Opens models again that VS Code shows as text because it did not know this editor yet.  It does once a window
+   * with the extension has been closed, so that later text editors of models are the choice of the user. */
+  replaceTexts(state: vscode.Memento): vscode.Disposable {
+    if (state.get(REGISTERED)) {
+      return new vscode.Disposable(() => undefined);
+    }
+    void state.update(REGISTERED, true);
+    const replace = (tabs: readonly vscode.Tab[]) => tabs.filter(showsModel).forEach((tab) => void openAgain(tab));
+    const listener = vscode.window.tabGroups.onDidChangeTabs(({ opened }) => replace(opened));
+    setImmediate(() => vscode.window.tabGroups.all.forEach(({ tabs }) => replace(tabs)));
+    const timer = setTimeout(() => void listener.dispose(), FIRST_OPENED);
+    return vscode.Disposable.from(listener, { dispose: () => clearTimeout(timer) });
   }
 
   openCustomDocument(uri: vscode.Uri): vscode.CustomDocument {
@@ -94,6 +114,24 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
     this.watchers.forEach((each) => void each.dispose());
     this.watchers.clear();
   }
+}
+
+function showsModel({ input }: vscode.Tab): boolean {
+  return input instanceof vscode.TabInputText && input.uri.scheme === "file" && BINARY_MODELS.test(input.uri.path) && !hasChosenEditor(input.uri);
+}
+
+/** Whether the user has associated models of this kind with another editor. */
+function hasChosenEditor({ path: file }: vscode.Uri): boolean {
+  const associations = vscode.workspace.getConfiguration("workbench").get<Record<string, string>>("editorAssociations") ?? {};
+  return (associations[`*${path.extname(file)}`] ?? ModelEditor.type) !== ModelEditor.type;
+}
+
+async function openAgain(tab: vscode.Tab): Promise<void> {
+  const { uri } = tab.input as vscode.TabInputText;
+  await vscode.commands.executeCommand("vscode.openWith", uri, ModelEditor.type, tab.group.viewColumn);
+  // A preview has been replaced already.
+  const texts = vscode.window.tabGroups.all.flatMap(({ tabs }) => tabs).filter((each) => showsModel(each) && (each.input as vscode.TabInputText).uri.toString() === uri.toString());
+  await vscode.window.tabGroups.close(texts);
 }
 
 /** Has nncdbg write the listing of a model.  Returns its path. */

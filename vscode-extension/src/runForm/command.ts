@@ -5,6 +5,7 @@ import { withErrorMessage } from "../session/commands";
 import { launchFor } from "../session/configurations";
 import { readyPython } from "../environment/python";
 import type { RunForm } from "./form";
+import type { LastRuns } from "./lastRuns";
 
 /** The error id of the server for an input or a size that is missing or does not match. */
 const INPUT_ERROR = 2003;
@@ -12,11 +13,14 @@ const INPUT_ERROR = 2003;
 export class RunWith implements vscode.Disposable {
   private form: Promise<RunForm> | undefined;
 
-  constructor(private readonly context: vscode.ExtensionContext) {}
+  constructor(
+    private readonly context: vscode.ExtensionContext,
+    private readonly runs: LastRuns,
+  ) {}
 
   /** Opens the form for a file, by default for the open one. */
   async open(file?: vscode.Uri): Promise<void> {
-    const configuration = await launchFor(file);
+    const configuration = await launchFor(this.runs, file);
     if (configuration) {
       const folder = vscode.workspace.getWorkspaceFolder(vscode.Uri.file(configuration.program));
       await withErrorMessage(async () => (await this.load()).open(configuration, await readyPython(folder?.uri)));
@@ -34,7 +38,7 @@ export class RunWith implements vscode.Disposable {
   }
 
   private load(): Promise<RunForm> {
-    this.form ??= import("./form").then(({ RunForm }) => new RunForm(this.context));
+    this.form ??= import("./form").then(({ RunForm }) => new RunForm(this.context, this.runs));
     return this.form;
   }
 

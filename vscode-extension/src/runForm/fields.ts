@@ -9,6 +9,7 @@ export interface Signature {
 export interface Model extends Signature {
   title: string;
   backends: string[];
+  allocators: string[];
 }
 
 /** The entered texts; nncdbg chooses the value of an empty one. */
@@ -16,12 +17,14 @@ export interface Choices {
   inputs: Record<string, string>;
   dims: Record<string, string>;
   backend: string;
+  /** Missing in choices of earlier versions. */
+  allocator?: string;
   seed: string;
 }
 
 export type ToForm = { kind: "show"; model: Model; choices: Choices; error: string } | { kind: "file"; input: string; file: string };
 
-export type FromForm = { kind: "ready" } | { kind: "chooseFile"; input: string } | { kind: "start"; choices: Choices };
+export type FromForm = { kind: "ready" } | { kind: "chooseFile"; input: string } | { kind: "start" | "save"; choices: Choices };
 
 export const GENERATED = ["zeros", "ones", "normal", "uniform", "arange"] as const;
 
@@ -53,12 +56,13 @@ export function inputText({ kind, detail }: Field): string {
 }
 
 /** The keys of a launch configuration.  Throws if a size or the seed is not an integer. */
-export function launchKeys({ inputs, dims, backend, seed }: Choices): object {
+export function launchKeys({ inputs, dims, backend, allocator, seed }: Choices): object {
   const entered = (record: Record<string, string>) => Object.entries(record).filter(([, text]) => text.trim());
   return {
     inputs: Object.fromEntries(entered(inputs)),
     dims: Object.fromEntries(entered(dims).map(([name, text]) => [name, integer(`size ${name}`, text)])),
     backend: backend || undefined,
+    allocator: allocator || undefined,
     seed: seed.trim() ? integer("seed", seed) : undefined,
   };
 }
@@ -76,16 +80,17 @@ interface LaunchKeys {
   inputs?: object;
   dims?: object;
   backend?: string;
+  allocator?: string;
   seed?: number;
 }
 
 /** The texts for a launch configuration. */
-export function choicesOf({ inputs, dims, backend = "", seed }: LaunchKeys): Choices {
+export function choicesOf({ inputs, dims, backend = "", allocator = "", seed }: LaunchKeys): Choices {
   const texts = (record: object = {}) =>
     Object.fromEntries(
       Object.entries(record)
         .filter(([, value]) => value !== null)
         .map(([name, value]) => [name.replace(/^%/, ""), typeof value === "string" ? value : JSON.stringify(value)]),
     );
-  return { inputs: texts(inputs), dims: texts(dims), backend, seed: seed === undefined ? "" : String(seed) };
+  return { inputs: texts(inputs), dims: texts(dims), backend, allocator, seed: seed === undefined ? "" : String(seed) };
 }

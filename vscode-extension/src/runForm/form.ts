@@ -1,4 +1,4 @@
-// The form "Run with": inputs, sizes, backend and seed of a model.  The choices are stored per model.
+// The form "Run with": inputs, sizes, backend, allocator and seed of a model.  The choices are stored per model.
 // Its page: webview/runForm.
 
 import * as path from "node:path";
@@ -6,11 +6,12 @@ import * as vscode from "vscode";
 import { readWithNncdbg } from "../environment/process";
 import { Page } from "../pages/page";
 import { type Choices, choicesOf, type FromForm, IMAGES, launchKeys, type Signature, type ToForm } from "./fields";
+import type { LastRuns } from "./lastRuns";
 
 const PRINT = ["print", "--json"];
 
 interface DebuggerManifest {
-  contributes: { debuggers: { configurationAttributes: { launch: { properties: { backend: { anyOf: [{ enum: string[] }] } } } } }[] };
+  contributes: { debuggers: { configurationAttributes: { launch: { properties: { backend: { anyOf: [{ enum: string[] }] }; allocator: { enum: string[] } } } } }[] };
 }
 
 export class RunForm {
@@ -20,7 +21,10 @@ export class RunForm {
   private folder: vscode.WorkspaceFolder | undefined;
   private shown: Extract<ToForm, { kind: "show" }> | undefined;
 
-  constructor(private readonly context: vscode.ExtensionContext) {}
+  constructor(
+    private readonly context: vscode.ExtensionContext,
+    private readonly runs: LastRuns,
+  ) {}
 
   /** Shows the form for a launch; `error` is the one of a failed launch.  Throws if the model cannot be read. */
   async open(configuration: vscode.DebugConfiguration, python: string, error = ""): Promise<void> {
@@ -28,7 +32,8 @@ export class RunForm {
     this.folder = vscode.workspace.getWorkspaceFolder(vscode.Uri.file(program));
     const signature = await this.signature(configuration, python);
     this.configuration = configuration;
-    const model = { ...signature, title: path.basename(program), backends: this.backends() };
+    const { backend, allocator } = this.properties();
+    const model = { ...signature, title: path.basename(program), backends: backend.anyOf[0].enum, allocators: allocator.enum };
     this.shown = { kind: "show", model, choices: this.choices(configuration), error: inForm(error) };
     this.reveal(`Run ${model.title} with`);
   }
@@ -40,20 +45,21 @@ export class RunForm {
     return JSON.parse(printed) as Signature;
   }
 
-  /** The built-in backends, from the manifest. */
-  private backends(): string[] {
+  /** The keys of launches in the manifest, which lists the built-in backends and the allocators. */
+  private properties() {
     const [debugger_] = (this.context.extension.packageJSON as DebuggerManifest).contributes.debuggers;
-    return debugger_.configurationAttributes.launch.properties.backend.anyOf[0].enum;
+    return debugger_.configurationAttributes.launch.properties;
   }
 
   /** The choices of the configuration, and for others those of the last run. */
   private choices(configuration: vscode.DebugConfiguration): Choices {
-    const last = this.context.workspaceState.get<Choices>(storageKey(configuration.program));
+    const last = this.runs.choices(configuration.program);
     const now = choicesOf(configuration);
     return {
       inputs: { ...last?.inputs, ...now.inputs },
       dims: { ...last?.dims, ...now.dims },
       backend: now.backend || last?.backend || "",
+      allocator: now.allocator || last?.allocator || "",
       seed: now.seed || last?.seed || "",
     };
   }
@@ -74,6 +80,7 @@ export class RunForm {
       ready: () => this.show(),
       chooseFile: ({ input }) => void this.chooseFile(input),
       start: ({ choices }) => void this.start(choices),
+      save: ({ choices }) => void this.save(choices),
     });
   }
 
@@ -94,21 +101,40 @@ export class RunForm {
 
   /** Closes the form and starts a session, or shows why it cannot. */
   private async start(choices: Choices): Promise<void> {
-    const { configuration, folder, shown } = this;
-    if (!configuration || !shown) {
-      return;
+    const launch = await this.launch(choices);
+    if (launch) {
+      this.panel?.dispose();
+      await vscode.debug.startDebugging(this.folder, { ...launch, __form: true });
     }
-    await this.context.workspaceState.update(storageKey(configuration.program), choices);
-    let keys: object;
+  }
+
+  /** Adds the run to the launch.json of the model's folder in the workspace, and opens that. */
+  private async save(choices: Choices): Promise<void> {
+    const launch = await this.launch(choices);
+    if (launch && this.shown) {
+      try {
+        await saveLaunch(launch, this.folder);
+      } catch (error) {
+        this.shown = { ...this.shown, choices, error: (error as Error).message };
+        this.show();
+      }
+    }
+  }
+
+  /** Keeps the choices.  Returns their launch, or shows the error of a field. */
+  private async launch(choices: Choices): Promise<vscode.DebugConfiguration | undefined> {
+    const { configuration, shown } = this;
+    if (!configuration || !shown) {
+      return undefined;
+    }
+    await this.runs.keep(configuration.program, choices);
     try {
-      keys = launchKeys(choices);
+      return { ...configuration, ...launchKeys(choices) };
     } catch (error) {
       this.shown = { ...shown, choices, error: (error as Error).message };
       this.show();
-      return;
+      return undefined;
     }
-    this.panel?.dispose();
-    await vscode.debug.startDebugging(folder, { ...configuration, ...keys, __form: true });
   }
 
   dispose(): void {
@@ -119,4 +145,22 @@ export class RunForm {
 /** An error of the server, with a hint about the form in place of one about the command line. */
 const inForm = (error: string): string => error.replace(/\n *hint: .*--.*/g, "\nChoose a file below, or generated values with sizes.");
 
-const storageKey = (program: string): string => `run ${program}`;
+/** Adds a launch to a launch.json, with a path in the workspace.  Throws without a workspace. */
+async function saveLaunch({ type, request, name, program, ...more }: vscode.DebugConfiguration, folder: vscode.WorkspaceFolder | undefined): Promise<void> {
+  if (!folder) {
+    throw new Error("the model is not in the workspace: open its folder to save a launch.json");
+  }
+  const inside = path.relative(folder.uri.fsPath, program);
+  const settings = vscode.workspace.getConfiguration("launch", folder);
+  const existing = settings.get<vscode.DebugConfiguration[]>("configurations") ?? [];
+  const names = new Set(existing.map((each) => each.name));
+  let unique = name;
+  for (let number = 2; names.has(unique); number++) {
+    unique = `${name} ${number}`;
+  }
+  const keys = Object.entries(more).filter(([key, value]) => !key.startsWith("__") && value !== undefined);
+  const saved = { type, request, name: unique, program: `\${workspaceFolder}/${inside.replaceAll("\\", "/")}`, ...Object.fromEntries(keys) };
+  await settings.update("configurations", [...existing, saved], vscode.ConfigurationTarget.WorkspaceFolder);
+  const file = vscode.Uri.joinPath(folder.uri, ".vscode", "launch.json");
+  await vscode.window.showTextDocument(file, { viewColumn: vscode.ViewColumn.Beside });
+}

@@ -5,6 +5,7 @@ import * as path from "node:path";
 import * as vscode from "vscode";
 import { modelOfListing, programOf } from "../model/listing";
 import { literal } from "../environment/process";
+import type { LastRuns } from "../runForm/lastRuns";
 import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 import { hasDebugpy, offerDebugpy } from "./debugpy";
 import { tokenOf } from "./token";
@@ -18,9 +19,14 @@ const pythonAndGraphs: vscode.DebugConfiguration = {
   connect: { host: "127.0.0.1", port: 5679 },
 };
 
+/** Settings below `nncdbg.launch` with the names of launch keys. */
+const LAUNCH_SETTINGS = ["backend", "allocator", "history", "view"];
+
 const MODELS = /\.(onnx|nnc|pt2)$/;
 
 export class Configurations implements vscode.DebugConfigurationProvider {
+  constructor(private readonly runs: LastRuns) {}
+
   async provideDebugConfigurations(): Promise<vscode.DebugConfiguration[]> {
     const file = await currentModel();
     const script = vscode.window.activeTextEditor?.document;
@@ -35,7 +41,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     if (configuration.type || configuration.request || configuration.name) {
       return configuration;
     }
-    return launchFor();
+    return launchFor(this.runs);
   }
 
   /** Without nncdbg, no session starts: the user can install it instead. */
@@ -58,7 +64,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
       return { ...configuration, __python: python };
     }
     const program = programOf(await asModel(String(configuration.program)));
-    return { ...configuration, program, cwd: configuration.cwd ?? folder?.uri.fsPath, __python: python };
+    return { ...settingsOf(folder), ...configuration, program, cwd: configuration.cwd ?? folder?.uri.fsPath, __python: python };
   }
 }
 
@@ -78,6 +84,13 @@ async function pythonFor(folder: vscode.WorkspaceFolder | undefined): Promise<st
   }
 }
 
+/** The keys of launches that the user's settings choose. */
+function settingsOf(folder: vscode.WorkspaceFolder | undefined): object {
+  const settings = vscode.workspace.getConfiguration("nncdbg.launch", folder);
+  const chosen = LAUNCH_SETTINGS.map((key) => [key, settings.get<string>(key)] as const);
+  return Object.fromEntries(chosen.filter(([, value]) => value));
+}
+
 /** The address of a picked listener, which is a text: HOST:PORT, or the path of a socket. */
 function addressOf(connect: unknown): unknown {
   const tcp = typeof connect === "string" ? /^\[?([^\]/]*)\]?:(\d+)$/.exec(connect) : undefined;
@@ -95,23 +108,25 @@ async function withToken(configuration: vscode.DebugConfiguration): Promise<vsco
 }
 
 /** Debugs a file, by default the open one.  A code lens of the language server has the URI as text. */
-export async function debugGraph(target?: vscode.Uri | string): Promise<void> {
+export async function debugGraph(runs: LastRuns, target?: vscode.Uri | string): Promise<void> {
   const uri = typeof target === "string" ? vscode.Uri.parse(target, true) : target;
-  const configuration = await launchFor(uri);
+  const configuration = await launchFor(runs, uri);
   if (configuration) {
     const folder = vscode.workspace.getWorkspaceFolder(vscode.Uri.file(configuration.program));
     await vscode.debug.startDebugging(folder, configuration);
   }
 }
 
-/** The launch of a file, by default of the open one; undefined, with a message, if that is no model. */
-export async function launchFor(uri?: vscode.Uri): Promise<vscode.DebugConfiguration | undefined> {
+/** The launch of a file, by default of the open one, with the choices of its last run in the form; undefined, with a
+ * message, if that is no model. */
+export async function launchFor(runs: LastRuns, uri?: vscode.Uri): Promise<vscode.DebugConfiguration | undefined> {
   const file = uri ? await asModel(uri.fsPath) : await currentModel();
   if (!file) {
     void vscode.window.showInformationMessage("nncdbg: open an .onnx model, a .pt2 file or graph text (.nnc) to debug it.");
     return undefined;
   }
-  return launchOf(programOf(file));
+  const launch = launchOf(programOf(file));
+  return { ...launch, ...runs.keys(launch.program) };
 }
 
 export async function currentModel(): Promise<string | undefined> {

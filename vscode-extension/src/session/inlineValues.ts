@@ -1,4 +1,4 @@
-// Values in the text while the program is stopped: at the ends of lines, and on hover.
+// Values in the text while the program is stopped: at the ends of lines, or behind the outputs of long ones, and on hover.
 
 import * as vscode from "vscode";
 import { VALUE_NAME, selectedFrameId } from "./commands";
@@ -7,6 +7,10 @@ import type { Connections } from "./connections";
 const TYPE = "nncdbg";
 /** Events after which known values are stale. */
 const MOVED = new Set(["continued", "invalidated", "terminated"]);
+
+/** Lines of program text with more columns have their values behind the outputs, so that an editor of 100 columns shows them. */
+const LONG_LINE = 60;
+const LISTING = "nnc";
 
 interface LineText {
   line: number;
@@ -32,6 +36,14 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
   /** Their values at this stop. */
   private early: { session: vscode.DebugSession; range: LineRange; lines: Promise<Lines | undefined> } | undefined;
   private readonly provided = new vscode.EventEmitter<vscode.DebugSession>();
+  private readonly inside = vscode.window.createTextEditorDecorationType({
+    after: {
+      color: new vscode.ThemeColor("editor.inlineValuesForeground"),
+      backgroundColor: new vscode.ThemeColor("editor.inlineValuesBackground"),
+      margin: "0 0 0 1ch",
+    },
+    rangeBehavior: vscode.DecorationRangeBehavior.ClosedClosed,
+  });
   /** VS Code has received the values of the visible lines. */
   readonly onProvided = this.provided.event;
 
@@ -44,6 +56,7 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
           this.requestEarly(session);
         } else if (MOVED.has(message.event)) {
           this.early = undefined;
+          this.showInside(vscode.window.visibleTextEditors, []);
         }
       },
     };
@@ -72,13 +85,27 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     const range = (this.visible = { start: view.start.line + 1, end: view.end.line + 1, ...(source && { source }) });
     const lines = (await this.earlyLines(session, range, context.frameId)) ?? (await this.linesOf(session, { ...range, frameId: context.frameId }, token));
     setImmediate(() => this.provided.fire(session));
-    return lines
+    const shown = lines
       .filter(({ line }) => line >= range.start && line <= Math.min(range.end, document.lineCount))
-      .map(({ line, text }) => new vscode.InlineValueText(document.lineAt(line - 1).range, text));
+      .map(({ line, text }) => ({ range: document.lineAt(line - 1).range, text }));
+    const isLong = ({ range }: { range: vscode.Range }) => document.languageId === LISTING && range.end.character > LONG_LINE;
+    const editors = vscode.window.visibleTextEditors.filter((editor) => editor.document === document);
+    this.showInside(
+      editors,
+      shown.filter(isLong).map(({ range, text }) => ({ range: outputsOf(document, range), renderOptions: { after: { contentText: text } } })),
+    );
+    return shown.filter((value) => !isLong(value)).map(({ range, text }) => new vscode.InlineValueText(range, text));
   }
 
   dispose(): void {
+    this.inside.dispose();
     this.provided.dispose();
+  }
+
+  private showInside(editors: readonly vscode.TextEditor[], values: vscode.DecorationOptions[]): void {
+    for (const editor of editors) {
+      editor.setDecorations(this.inside, values);
+    }
   }
 
   /** The early values, if they are of this frame and include all visible lines. */
@@ -107,6 +134,12 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
       listener.dispose();
     }
   }
+}
+
+/** The outputs at the start of a line of program text; the whole line without outputs. */
+function outputsOf(document: vscode.TextDocument, line: vscode.Range): vscode.Range {
+  const end = document.getText(line).search(/ = |$/);
+  return new vscode.Range(line.start, line.start.translate(0, end));
 }
 
 /** The user's own file that a document shows; undefined for a listing. */

@@ -2,7 +2,6 @@
 
 import * as vscode from "vscode";
 import { Page } from "../pages/page";
-import { debugGraph } from "../session/configurations";
 import { Follower, type FollowingView } from "../views/following";
 import type { SessionEvents } from "../views/sessionEvents";
 import { openLine } from "../views/sources";
@@ -28,7 +27,7 @@ export class StreamsTab implements FollowingView, vscode.Disposable {
   /** Opens the tab; without a session, also one of the open graph text. */
   async open(): Promise<void> {
     if (vscode.debug.activeDebugSession?.type !== "nncdbg") {
-      await debugGraph();
+      await vscode.commands.executeCommand("nncdbg.debugGraph");
     }
     if (this.panel) {
       this.panel.reveal();

@@ -27,8 +27,8 @@ test("the text of an input becomes a field of the form, and converts back to the
 
 test("an empty field is not a key of a launch, and sizes are numbers", () => {
   const choices = { inputs: { x: "ones", y: "" }, dims: { N: " 4", K: "" }, backend: "", seed: "7" };
-  assert.deepEqual(launchKeys(choices), { inputs: { x: "ones" }, dims: { N: 4 }, backend: undefined, seed: 7 });
-  assert.deepEqual(launchKeys({ inputs: {}, dims: {}, backend: "cupy", seed: "" }), { inputs: {}, dims: {}, backend: "cupy", seed: undefined });
+  assert.deepEqual(launchKeys(choices), { inputs: { x: "ones" }, dims: { N: 4 }, backend: undefined, allocator: undefined, seed: 7 });
+  assert.deepEqual(launchKeys({ inputs: {}, dims: {}, backend: "cupy", allocator: "arena", seed: "" }), { inputs: {}, dims: {}, backend: "cupy", allocator: "arena", seed: undefined });
 });
 
 test("a size that is not an integer is an error with its name", () => {
@@ -44,6 +44,7 @@ test("the inputs of a configuration are texts of the form", () => {
     inputs: { x: "ones", sr: "16000", l: "[1,2]" },
     dims: { N: "4" },
     backend: "",
+    allocator: "",
     seed: "0",
   });
 });

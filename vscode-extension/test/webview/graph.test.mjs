@@ -4,11 +4,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bundled } from "../bundled.mjs";
 
-const { GraphLayout, HEIGHT, Viewport, chunked, currentNode, descriptionOf, executedBy, layOutChunk, matches, statisticColors } = await bundled(
+const { GraphLayout, HEIGHT, Viewport, chunked, currentNode, descriptionOf, executedBy, flaggedInside, layOutChunk, matches, merged, statisticColors, withoutStates } = await bundled(
   "webview/graph/chunks",
   "webview/graph/graphLayout",
   "webview/graph/layout",
   "webview/graph/progress",
+  "webview/graph/simplified",
   "webview/graph/viewport",
 );
 
@@ -60,6 +61,38 @@ test("blocks have their own chunks, and edges to the next iteration are separate
   const { chunks, back } = chunked(LOOP);
   assert.deepEqual(chunks.map(({ block: name, first, end }) => [name, first, end]), [["main", 0, 1], ["loop", 1, 3], ["main", 3, 4]]);
   assert.deepEqual(back, [[2, 1, "%b", true]]);
+});
+
+test("parallel edges are one edge with their number", () => {
+  const edges = [[0, 1, "%a", false], [0, 1, "%b", false], [0, 1, "%c", false], [1, 0, "%a", true], [0, 2, "%a", false]];
+  assert.deepEqual(merged(edges), [[0, 1, "%a", false, 3], [1, 0, "%a", true], [0, 2, "%a", false]]);
+  const { chunks } = chunked({ ...chain(3), edges });
+  assert.equal(chunks[0].input.edges.length, 2);
+  assert.equal(chunks[0].of[0][4], 3);
+});
+
+test("states and constants are hidden, with their edges", () => {
+  const graph = chain(4);
+  graph.nodes[1].aside = true;
+  graph.states = ["%w"];
+  graph.edges = [[0, 1, "%v0", false], [1, 2, "%v1", false], [0, 2, "%v0", false], [3, 2, "%w", true], [2, 3, "%v2", false], [-1, 2, "%x", false]];
+  const shown = withoutStates(graph);
+  assert.deepEqual(shown.nodes.map(({ id }) => id), ["main/0", "main/2", "main/3"]);
+  assert.deepEqual(shown.edges, [[0, 1, "%v0", false], [1, 2, "%v2", false], [-1, 1, "%x", false]]);
+});
+
+test("a statement is marked if a statement inside has NaN or Inf, at any depth", () => {
+  const flags = { "0:a/b.c/3.0/1/2": "nan", "0:a/b.c/7": "inf" };
+  assert.deepEqual([...flaggedInside(flags)].sort(), ["0:a/b.c/3", "0:a/b.c/3.0/1"]);
+});
+
+test("an area is fitted into the view, without enlargement", () => {
+  const viewport = new Viewport({ clientWidth: 840, clientHeight: 640 });
+  viewport.fit({ x: 100, y: 0, width: 1600, height: 600 });
+  assert.equal(viewport.zoom, 0.5);
+  assert.deepEqual(viewport.middle, { x: 900, y: 300 });
+  viewport.fit({ x: 0, y: 0, width: 10, height: 10 });
+  assert.equal(viewport.zoom, 1);
 });
 
 test("chunks are below each other, and a frame encloses those of its block", () => {
@@ -141,13 +174,13 @@ test("statements before the current one have run, and all of a block whose state
 });
 
 test("statements have the color of their statistic, others none", () => {
-  const { scale, color } = statisticColors({ "main/0": [1, 0, 0, 0.5], "main/1": [100, 0, 0, 1], "main/2": [null, null, null, null] }, 3);
+  const { scale, color } = statisticColors({ stack: [], flags: { "main/3": "nan" }, statistics: { "main/0": [1, 0, 0, 0.5], "main/1": [100, 0, 0, 1], "main/2": [null, null, null, null], "main/3": [1, 1, 1, 1] } }, 3);
   assert.deepEqual([scale.low, scale.high, scale.threshold], [0.5, 1, undefined]);
   assert.notEqual(color({ id: "main/0" }), color({ id: "main/1" }));
   assert.match(color({ id: "main/0" }), /^rgb\(\d+, \d+, \d+\)$/);
   assert.equal(color({ id: "main/2" }), undefined);
   assert.equal(color({ id: "main/9" }), undefined);
-  assert.notEqual(statisticColors({ a: [1, 2, 3, 4] }, 0).scale.threshold, undefined, "other statistics have a logarithmic scale");
+  assert.notEqual(statisticColors({ stack: [], flags: {}, statistics: { a: [1, 2, 3, 4] } }, 0).scale.threshold, undefined, "other statistics have a logarithmic scale");
 });
 
 test("a search finds ops, values and shapes", () => {

@@ -2,6 +2,7 @@
 // and visible chunks come first.
 
 import type { Graph, GraphEdge, GraphNode } from "../../graph/messages";
+import { merged } from "./simplified";
 
 export interface Point {
   x: number;
@@ -60,7 +61,7 @@ export function chunked({ nodes, edges }: Graph): ChunkedGraph {
   });
   const ports = { enter: chunks.map(() => new Set<number>()), leave: chunks.map(() => new Set<number>()) };
   const back: GraphEdge[] = [];
-  for (const edge of edges) {
+  for (const edge of merged(edges)) {
     const [from, to, , carried] = edge;
     if (from < 0) {
       continue;

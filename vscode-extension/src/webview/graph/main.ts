@@ -13,9 +13,13 @@ const host = new Host<ToGraph, FromGraph>({});
 let expanded: string[] = [];
 let expandable: string[] = [];
 let statistic = -1;
+/** The user has chosen what colors show. */
+let chosen = false;
 let scale: Scale | undefined;
 
-const bar = element("canvas", { className: "bar", hidden: true });
+const bar = element("canvas");
+const nonfinite = element("span", { className: "nonfinite" }, "NaN, Inf");
+const legend = element("div", { className: "bar", hidden: true }, bar, nonfinite);
 const description = element("p", { className: "said", role: "status" });
 const message = element("p", { className: "words", role: "status" });
 
@@ -38,7 +42,7 @@ function choose(blocks: string[]): void {
 }
 
 function drawScale(): void {
-  bar.hidden = !scale;
+  legend.hidden = !scale;
   if (scale) {
     drawBar(bar, scale, Math.max(60, Math.min(160, view.canvas.clientHeight - 32)));
   }
@@ -67,12 +71,18 @@ follow.setAttribute("aria-pressed", "true");
 const expand = button("Expand all", "Expand all visible layers, loops and branches", () => choose([...new Set([...expanded, ...expandable])]));
 const collapse = button("Collapse all", "Collapse all layers, loops and branches", () => choose([]));
 const colors = choice("Color by", [["-1", "nothing"], ...STATISTICS.map((name, index) => [String(index), name] as const)], "-1", (value) => {
+  chosen = true;
   statistic = Number(value);
   choose(expanded);
 });
-const zoom = element("span", { className: "zoom" }, button("+", "Zoom in (+)", () => view.zoom(1)), button("−", "Zoom out (-)", () => view.zoom(-1)));
-const tools = element("div", { className: "tools", role: "toolbar", label: "Graph" }, input, count, follow, expand, collapse, colors, zoom);
-document.body.append(element("main", {}, tools, message, element("div", { className: "stage" }, view.canvas, bar), description));
+const states = button("States", "Show states and constants", () => {
+  states.setAttribute("aria-pressed", String(view.toggleStates()));
+  search();
+});
+states.setAttribute("aria-pressed", "false");
+const zoom = element("span", { className: "zoom" }, button("Fit", "Show the whole graph (0)", () => view.fitAll()), button("+", "Zoom in (+)", () => view.zoom(1)), button("−", "Zoom out (-)", () => view.zoom(-1)));
+const tools = element("div", { className: "tools", role: "toolbar", label: "Graph" }, input, count, follow, states, expand, collapse, colors, zoom);
+document.body.append(element("main", {}, tools, message, element("div", { className: "stage" }, view.canvas, legend), description));
 new ResizeObserver(drawScale).observe(view.canvas);
 // The labels have the color of the theme.
 onThemeChange(drawScale);
@@ -88,6 +98,13 @@ host.receive({
   state: ({ state }) => {
     message.textContent = "";
     view.showState(state, statistic);
+    if (state.ended && !chosen) {
+      // The heat map of the whole run.
+      chosen = true;
+      statistic = 0;
+      (colors.querySelector("select") as HTMLSelectElement).value = "0";
+      choose(expanded);
+    }
   },
   breakpoints: ({ lines }) => view.showBreakpoints(lines),
   status: ({ text }) => (message.textContent = text),

@@ -1,6 +1,6 @@
 // Draws the visible part of a graph on a canvas.
 
-import type { GraphNode, GraphState } from "../../graph/messages";
+import type { GraphEdge, GraphNode, GraphState } from "../../graph/messages";
 import { themed } from "../page/elements";
 import type { Point } from "./chunks";
 import { type GraphLayout, TITLE } from "./graphLayout";
@@ -17,10 +17,12 @@ export interface Appearance {
   /** The color of a statement by its statistic, if one is shown. */
   color(node: GraphNode): string | undefined;
   executed(node: number): boolean;
+  /** Whether a result of a statement, or of one inside, is NaN or Inf. */
+  flagged(node: GraphNode): boolean;
 }
 
 /** The zoom below which text is not readable, and not drawn. */
-const READABLE = 0.45;
+export const READABLE = 0.45;
 const RADIUS = 4;
 const MOST_TYPE_LETTERS = 24;
 
@@ -132,7 +134,8 @@ function paintLines({ context, layout, appearance, colors, zoom, thin }: Paintin
     context.lineWidth = bad ? 2 * thin : thin;
     const moved = points.map(({ x, y }) => ({ x: x + corner.x, y: y + corner.y }));
     paintArrow(context, moved);
-    if (zoom > READABLE && layout.chunked.chunkOf[from] === chunk && node.type && !labeled.has(from)) {
+    paintCount(context, of[index], layout.chunked.chunkOf[of[index][1]] === chunk && zoom > READABLE ? moved : [], colors);
+    if (zoom > READABLE && layout.chunked.chunkOf[from] === chunk && node.type && !of[index][4] && !labeled.has(from)) {
       labeled.add(from);
       const start = moved[0];
       context.fillStyle = colors.dim;
@@ -182,14 +185,26 @@ function paintArrow(context: CanvasRenderingContext2D, points: readonly Point[])
   context.fill();
 }
 
+/** Writes the number of values of an edge beside its arrow. */
+function paintCount(context: CanvasRenderingContext2D, [, , , , count]: GraphEdge, points: readonly Point[], colors: Colors): void {
+  const last = points.at(-1);
+  if (count && last) {
+    context.fillStyle = colors.text;
+    context.font = `600 11px ${colors.font}`;
+    context.textAlign = "left";
+    context.fillText(`×${count}`, last.x + 6, last.y - 8);
+  }
+}
+
 /** The edges to the next iteration: dashed, at the right side. */
-function paintBackEdges({ context, layout, colors }: Painting, visible: readonly number[]): void {
+function paintBackEdges({ context, layout, colors, zoom }: Painting, visible: readonly number[]): void {
   const { chunkOf, back } = layout.chunked;
   const [first, last] = [visible[0] ?? 0, visible.at(-1) ?? -1];
   context.setLineDash([4, 3]);
   context.strokeStyle = colors.line;
   context.lineWidth = 1;
-  for (const [from, to] of back) {
+  for (const edge of back) {
+    const [from, to] = edge;
     if (chunkOf[to] > last || chunkOf[from] < first) {
       continue;
     }
@@ -200,6 +215,7 @@ function paintBackEdges({ context, layout, colors }: Painting, visible: readonly
     context.moveTo(start, a.y);
     context.bezierCurveTo(out, a.y, out, b.y, end, b.y);
     context.stroke();
+    paintCount(context, edge, zoom > READABLE ? [{ x: end + 8, y: b.y - 4 }] : [], colors);
   }
   context.setLineDash([]);
 }
@@ -225,7 +241,7 @@ function paintNode({ context, layout, appearance, colors, zoom, thin }: Painting
   const [width, height] = layout.sizeOf(index);
   const { x, y } = layout.middleOf(index);
   const [left, top] = [x - width / 2, y - height / 2];
-  const bad = appearance.state?.flags[node.id] !== undefined;
+  const bad = appearance.flagged(node);
   const fill = appearance.color(node);
   context.beginPath();
   context.roundRect(left, top, width, height, node.kind === "op" ? RADIUS : 12);

@@ -32,12 +32,33 @@ function pcOf(id: string): number {
   return Number(id.slice(id.lastIndexOf("/") + 1));
 }
 
+/** The statements that contain a statement with NaN or Inf, at any depth, by the id of each. */
+export function flaggedInside(flags: GraphState["flags"]): Set<string> {
+  const found = new Set<string>();
+  for (let id of Object.keys(flags)) {
+    // The id of a block ends with that of its statement, and the number of a branch or body.
+    for (let inner = INNER.exec(id); inner && !found.has(inner[1]); inner = INNER.exec(id)) {
+      id = inner[1];
+      found.add(id);
+    }
+  }
+  return found;
+}
+
+const INNER = /^(.+\/\d+)(?:\.\d+)?\/\d+$/;
+
+/** The color of NaN and Inf among those of a statistic. */
+export const NONFINITE = "rgb(205, 49, 49)";
+
 /** The CSS color of each statement by a statistic, and their scale. */
-export function statisticColors(statistics: Record<string, (number | null)[]>, statistic: number): { scale: Scale; color: (node: GraphNode) => string | undefined } {
+export function statisticColors({ statistics = {}, flags }: GraphState, statistic: number): { scale: Scale; color: (node: GraphNode) => string | undefined } {
   const values = Object.values(statistics).map((each) => each[statistic] ?? NaN);
   const scale = scaleOf(values, statistic === MEAN ? "diverging" : "even", statistic !== SHARE_OF_ZEROS);
   const pixelOf = painter(scale);
   const color = ({ id }: GraphNode) => {
+    if (flags[id]) {
+      return NONFINITE;
+    }
     const value = statistics[id]?.[statistic] ?? undefined;
     if (value === undefined) {
       return undefined;

@@ -6,15 +6,20 @@ import { element, onThemeChange } from "../page/elements";
 import { ChunkWorker } from "./chunkWorker";
 import { type ChunkLayout, type Point, chunked } from "./chunks";
 import { GraphLayout } from "./graphLayout";
-import { forgetColors, paint } from "./painting";
+import { READABLE, forgetColors, paint } from "./painting";
 import { handlePointer } from "./pointer";
-import { currentNode, descriptionOf, executedBy, matches, statisticColors } from "./progress";
+import { currentNode, descriptionOf, executedBy, flaggedInside, matches, statisticColors } from "./progress";
+import { withoutStates } from "./simplified";
 import { Viewport } from "./viewport";
 
 const ZOOM_STEP = 1.25;
 /** CSS pixels at the left of a statement in which a click sets a breakpoint, and then those of its triangle. */
 const BREAKPOINT = 18;
 const TRIANGLE = 22;
+/** The chunks of a graph that is shown as a whole when it opens. */
+const MOST_FITTED = 8;
+/** The zoom below which the current statement is shown instead of the whole. */
+const LEAST_FITTED = 0.25;
 
 export interface GraphListener {
   /** The description of the selected statement, or of the one at the pointer. */
@@ -30,6 +35,7 @@ export class GraphView {
   readonly canvas = element("canvas", { tabIndex: 0, role: "application", label: "Graph: arrow keys select a statement, Enter goes to its line" });
   private readonly viewport = new Viewport(this.canvas);
   private readonly worker: ChunkWorker;
+  private graph: Graph | undefined;
   private layout: GraphLayout | undefined;
   private state: GraphState | undefined;
   private indices = new Map<string, number>();
@@ -45,6 +51,10 @@ export class GraphView {
   /** The statement that moves to the middle when it is laid out. */
   private wanted = -1;
   private following = true;
+  private showsStates = false;
+  private inside: ReadonlySet<string> = new Set();
+  /** The block that is fitted into the view while its chunks are laid out. */
+  private fitted: string | undefined;
 
   constructor(
     worker: Worker,
@@ -71,7 +81,25 @@ export class GraphView {
     });
   }
 
-  show(graph: Graph): void {
+  show(received: Graph): void {
+    const before = new Set(this.graph?.blocks.map(({ id }) => id));
+    const opened = received.blocks.filter(({ id, parent }) => !before.has(id) && (parent === null || before.has(parent)));
+    this.graph = received;
+    this.showStatements(opened.length === 1 ? opened[0].id : received.blocks[0].id);
+  }
+
+  /** Shows or hides states and constants.  Returns whether they are shown. */
+  toggleStates(): boolean {
+    this.showsStates = !this.showsStates;
+    if (this.graph) {
+      this.showStatements(this.graph.blocks[0].id);
+    }
+    return this.showsStates;
+  }
+
+  /** Shows the graph as a whole, or a block of it if it is large. */
+  private showStatements(fitted: string): void {
+    const graph = this.showsStates ? this.graph as Graph : withoutStates(this.graph as Graph);
     const selected = this.layout?.graph.nodes[this.selected]?.id;
     const middle = this.layout && this.nodeInMiddle();
     this.worker.startGraph();
@@ -80,18 +108,31 @@ export class GraphView {
     this.selected = this.indices.get(selected ?? "") ?? -1;
     this.found = new Set();
     this.updateProgress();
+    if (this.layout.chunked.chunks.length <= MOST_FITTED) {
+      this.wanted = -1;
+      this.fitted = fitted;
+      this.canvas.ariaBusy = "true";
+      this.fit();
+      this.layOut();
+      this.draw();
+      return;
+    }
     this.center(this.selected >= 0 ? this.selected : middle ? (this.indices.get(middle) ?? this.current) : this.current);
   }
 
   showState(state: GraphState, statistic: number): void {
     const before = this.current;
+    const atEnd = state.ended && !this.state?.ended;
     this.state = state;
     this.statistic = statistic;
     this.updateProgress();
-    const colors = statistic >= 0 && state.statistics ? statisticColors(state.statistics, statistic) : undefined;
+    this.inside = flaggedInside(state.flags);
+    const colors = statistic >= 0 && state.statistics ? statisticColors(state, statistic) : undefined;
     this.color = colors?.color ?? (() => undefined);
     this.listener.scaled(colors?.scale);
-    if (this.following && this.current >= 0 && (this.current !== before || before < 0) && !this.isVisible(this.current)) {
+    if (this.following && atEnd) {
+      this.fitAll();
+    } else if (this.following && this.fitted === undefined && this.current >= 0 && (this.current !== before || before < 0) && !this.isVisible(this.current)) {
       this.center(this.current);
     }
     this.draw();
@@ -130,6 +171,29 @@ export class GraphView {
     return this.following;
   }
 
+  /** Shows the whole graph. */
+  fitAll(): void {
+    if (this.layout?.frames.length) {
+      this.viewport.fit(this.layout.frames[0]);
+      this.moved();
+    }
+  }
+
+  /** Fits the whole graph into the view, or the block to fit if text would not be readable. */
+  private fit(): void {
+    const { viewport } = this;
+    const [whole, ...inner] = (this.layout as GraphLayout).frames;
+    if (!whole) {
+      return;
+    }
+    const area = viewport.zoomFor(whole) < READABLE ? (inner.find(({ of }) => of.id === this.fitted) ?? whole) : whole;
+    viewport.fit(area);
+    if (viewport.zoom < LEAST_FITTED) {
+      viewport.zoom = READABLE;
+      viewport.center((this.layout as GraphLayout).middleOf(Math.max(0, this.current)));
+    }
+  }
+
   private updateProgress(): void {
     const { state, layout } = this;
     this.current = state ? currentNode(state, this.indices) : -1;
@@ -147,6 +211,17 @@ export class GraphView {
   private laidOut(chunk: number, laid: ChunkLayout): void {
     const { layout, viewport } = this;
     if (!layout) {
+      return;
+    }
+    if (this.fitted !== undefined) {
+      layout.set(chunk, laid);
+      this.fit();
+      if (layout.nextChunk(-1, 0) < 0) {
+        this.fitted = undefined;
+        this.canvas.ariaBusy = "false";
+      }
+      this.layOut();
+      this.draw();
       return;
     }
     // The chunk in the middle stays in its place.
@@ -194,6 +269,7 @@ export class GraphView {
   /** The user has moved the viewport. */
   private moved(): void {
     this.wanted = -1;
+    this.fitted = undefined;
     this.canvas.ariaBusy = "false";
     this.layOut();
     this.draw();
@@ -205,9 +281,10 @@ export class GraphView {
       this.drawRequested = true;
       requestAnimationFrame(() => {
         this.drawRequested = false;
-        const { layout, state, current, selected, pointed, breakpoints, found, color, executed } = this;
+        const { layout, state, current, selected, pointed, breakpoints, found, color, executed, inside } = this;
+        const flagged = ({ id }: GraphNode) => state?.flags[id] !== undefined || inside.has(id);
         if (layout) {
-          paint(this.canvas, layout, { state, current, selected, pointed, breakpoints, found, color, executed }, this.viewport);
+          paint(this.canvas, layout, { state, current, selected, pointed, breakpoints, found, color, executed, flagged }, this.viewport);
         }
       });
     }
@@ -281,6 +358,8 @@ export class GraphView {
       if (collapsed) {
         listener.collapsed(collapsed);
       }
+    } else if (event.key === "0") {
+      this.fitAll();
     } else if (event.key === "+" || event.key === "=" || event.key === "-") {
       this.zoom(event.key === "-" ? -1 : 1);
     } else {
@@ -291,7 +370,8 @@ export class GraphView {
 
   private describe(index: number): void {
     const node = this.layout?.graph.nodes[index];
-    this.listener.described(node ? descriptionOf(node, this.state, this.statistic) : "");
+    const inside = node && this.inside.has(node.id) && !this.state?.flags[node.id] ? "  ·  NaN or Inf inside" : "";
+    this.listener.described(node ? descriptionOf(node, this.state, this.statistic) + inside : "");
   }
 }
 

@@ -7,6 +7,13 @@ const MOST_ZOOM = 4;
 /** CSS pixels around the edge in which a point does not count as visible. */
 const EDGE = 20;
 
+interface Area {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
 export class Viewport {
   origin: Point = { x: 0, y: 0 };
   zoom = 1;
@@ -24,6 +31,18 @@ export class Viewport {
 
   center({ x, y }: Point): void {
     this.origin = { x: x - this.canvas.clientWidth / this.zoom / 2, y: y - this.canvas.clientHeight / this.zoom / 2 };
+  }
+
+  /** The zoom at which an area fills the canvas, without enlargement. */
+  zoomFor({ width, height }: Area): number {
+    const { clientWidth, clientHeight } = this.canvas;
+    return Math.max(LEAST_ZOOM, Math.min(1, (clientWidth - 2 * EDGE) / width, (clientHeight - 2 * EDGE) / height));
+  }
+
+  /** Shows an area as a whole. */
+  fit(area: Area): void {
+    this.zoom = this.zoomFor(area);
+    this.center({ x: area.x + area.width / 2, y: area.y + area.height / 2 });
   }
 
   shows({ x, y }: Point): boolean {

@@ -1,4 +1,4 @@
-// The form "Run with": one row for each input, then sizes, backend and seed.
+// The form "Run with": one row for each input, then sizes, backend, allocator and seed.
 
 import { type Choices, type Field, fieldOf, type FromForm, GENERATED, type Model, inputText, type ToForm } from "../../runForm/fields";
 import { button, element } from "../page/elements";
@@ -28,16 +28,15 @@ let rows = new Map<string, InputRow>();
 function show(model: Model, choices: Choices, error: string): void {
   rows = new Map();
   const sizes = new Map<string, HTMLInputElement>();
-  const backend = element("select", { label: "Backend" });
   // The configuration may name the backend of an installed package.
-  const names = new Set([...model.backends, choices.backend].filter(Boolean));
-  const options = [["", "default"], ...[...names].map((name) => [name, name])] as const;
-  backend.append(...options.map(([value, text]) => element("option", { value, selected: value === choices.backend }, text)));
+  const backend = select("Backend", new Set([...model.backends, choices.backend].filter(Boolean)), choices.backend);
+  const allocator = select("Allocator", model.allocators, choices.allocator ?? "");
   const seed = number("Seed", choices.seed, "0");
   const entered = (): Choices => ({
     inputs: Object.fromEntries([...rows].map(([name, row]) => [name, inputText(fieldIn(row))])),
     dims: Object.fromEntries([...sizes].map(([name, field]) => [name, field.value])),
     backend: backend.value,
+    allocator: allocator.value,
     seed: seed.value,
   });
   const form = element(
@@ -51,8 +50,13 @@ function show(model: Model, choices: Choices, error: string): void {
       sizes.set(name, field);
       return row(name, field);
     })),
-    ...group("Run", [row("backend", backend), row("seed", seed)]),
-    element("button", { type: "submit", className: "start" }, "Start Debugging"),
+    ...group("Run", [row("backend", backend), row("allocator", allocator), row("seed", seed)]),
+    element(
+      "div",
+      { className: "actions" },
+      element("button", { type: "submit", className: "start" }, "Start Debugging"),
+      button("Save as launch.json", "Add this run to the launch.json of the workspace", () => host.send({ kind: "save", choices: entered() })),
+    ),
   );
   form.onsubmit = (event) => {
     event.preventDefault();
@@ -67,6 +71,13 @@ function group(title: string, members: HTMLElement[]): HTMLElement[] {
   return members.length ? [element("h2", {}, title), ...members] : [];
 }
 
+function select(label: string, names: Iterable<string>, chosen: string): HTMLSelectElement {
+  const options = [["", "default"], ...[...names].map((name) => [name, name])] as const;
+  const created = element("select", { label });
+  created.append(...options.map(([value, text]) => element("option", { value, selected: value === chosen }, text)));
+  return created;
+}
+
 function row(name: string, ...fields: HTMLElement[]): HTMLElement {
   return element("div", { className: "row" }, element("span", { className: "name", title: name }, name), ...fields);
 }
@@ -77,24 +88,24 @@ function number(label: string, value: string, placeholder: string): HTMLInputEle
 
 function inputRow(name: string, type: string | null, text: string): HTMLElement {
   const field = fieldOf(text);
-  const select = element("select", { label: `Data for ${name}` });
-  select.append(...KINDS.map(([value, label]) => element("option", { value, selected: value === field.kind }, label)));
+  const kind = element("select", { label: `Data for ${name}` });
+  kind.append(...KINDS.map(([value, label]) => element("option", { value, selected: value === field.kind }, label)));
   const detail = element("input", { label: `Details for ${name}`, value: field.detail, spellcheck: false });
   const choose = button("Choose File …", `Choose a file for ${name}`, () => host.send({ kind: "chooseFile", input: name }));
   const update = () => {
-    const chosen = select.value as Field["kind"];
+    const chosen = kind.value as Field["kind"];
     detail.hidden = !chosen;
     detail.placeholder = HINTS[chosen] ?? SIZES;
     choose.hidden = chosen !== "file";
   };
-  select.onchange = () => {
+  kind.onchange = () => {
     detail.value = "";
     update();
   };
   update();
-  rows.set(name, { select, detail, update });
+  rows.set(name, { select: kind, detail, update });
   const shownType = element("span", { className: "type" }, type ?? "type unknown");
-  return row(`%${name}`, shownType, element("span", { className: "data" }, select, detail, choose));
+  return row(`%${name}`, shownType, element("span", { className: "data" }, kind, detail, choose));
 }
 
 function fieldIn({ select, detail }: InputRow): Field {
