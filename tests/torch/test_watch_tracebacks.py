@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import json
 import weakref
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,8 @@ def script(tmp_path_factory):
     file = tmp_path_factory.mktemp("script") / "train.py"
     file.write_text(SOURCE)
     spec = importlib.util.spec_from_file_location("train_of_tracebacks", file)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -112,7 +115,7 @@ def script(tmp_path_factory):
 
 def first(script, loss_of, **options):
     """Return the first finding of a training with this loss, what the loss kept, and the report."""
-    kept = {}
+    kept: dict[str, Any] = {}
     report = script.train(getattr(script, loss_of), kept, **options)
     return report.bad_steps[0].report.findings[0], kept, report
 
@@ -228,13 +231,12 @@ def test_tensors_live_no_longer_than_without_names(script):
 
 
 def test_without_the_source_a_saved_step_has_lines_alone(script, tmp_path):
-    kept = {}
+    kept: dict[str, Any] = {}
     report = script.train(script.in_function, kept)
     recorded = report.bad_steps[0].recorded
     recorded.save(tmp_path / "step", source=False)
-    finding = nncdbg.watch(tmp_path / "step").findings[0]
-    assert [each.function for each in finding.source.lines] == [""] * len(finding.source.lines)
-    assert finding.source.names == ()
-    assert (
-        finding.source.lines[-1].text == "    return (first - second).sqrt()".strip()
-    )  # The file is the same.
+    source = nncdbg.watch(tmp_path / "step").findings[0].source
+    assert source is not None
+    assert [each.function for each in source.lines] == [""] * len(source.lines)
+    assert source.names == ()
+    assert source.lines[-1].text == "    return (first - second).sqrt()".strip()  # The file is the same.
