@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 from itertools import chain, starmap
 from pathlib import Path
+from shutil import copyfile
 from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import Any
@@ -15,6 +18,7 @@ import numpy as np
 from dap_wire import FOREVER, Wire, wire
 from debugpy_wire import debugpy_wire
 
+TRAINING = Path(__file__).parents[1] / "examples" / "torch_training.py"
 BILLION = 10**9
 PAGE_BAR = 0.005
 """Seconds for a page of variables of a tensor of any size."""
@@ -169,8 +173,76 @@ def _pause(client: Wire) -> float:
     return perf_counter() - before
 
 
+def recorded_step(starts: int = 5, steps: int = 20) -> list[dict[str, Any]]:
+    """Measure a recorded PyTorch step in its script: F5 to the arrow, F10 to the values, and hovers.
+
+    After each stop the client sends what VS Code and its extension send: the stack, the names, and the values
+    beside the lines.  The disassembly has 400 statements, as that of VS Code.
+    """
+    began, moved, hovered, listed = [], [], [], []
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        copyfile(TRAINING, folder / "train.py")
+        record = [sys.executable, "-m", "nncdbg", "record", "train.py", "--step", "1", "-o", "step"]
+        subprocess.run(record, cwd=folder, check=True, capture_output=True)
+        for _ in range(starts):
+            before = perf_counter()
+            with wire(folder) as client:
+                client.start(folder / "step", cwd=str(folder))
+                _values_beside(client)
+                began.append(perf_counter() - before)
+                if len(began) < starts:
+                    continue
+                for _ in range(steps):
+                    before = perf_counter()
+                    client.request("stepIn", {"threadId": 1})
+                    client.wait("stopped")
+                    frame = _values_beside(client)
+                    moved.append(perf_counter() - before)
+                    hovered += [_hover(client, frame, each) for each in _names(client, frame)]
+                    listed.append(_disassembly(client, frame))
+    return [
+        _row("recorded step: launch to the values beside the line, p50 (s)", statistics.median(began), 3.0),
+        _row("recorded step: a step to the values beside the line, p99 (s)", sorted(moved)[-2], 0.12),
+        _row("recorded step: hover on a name, p99 (s)", sorted(hovered)[-1 - len(hovered) // 100], 0.15),
+        _row("recorded step: 400 statements of the disassembly, p50 (s)", statistics.median(listed), 0.12),
+    ]
+
+
+def _values_beside(client: Wire) -> dict[str, Any]:
+    """Request what an editor shows at a stop, and return the innermost frame."""
+    client.request("threads")
+    frames = client.request("stackTrace", {"threadId": 1, "startFrame": 0, "levels": 20})["stackFrames"]
+    frame: dict[str, Any] = frames[0]
+    _names(client, frame)
+    line = frame["line"]
+    lines = {"start": max(1, line - 30), "end": line + 30, "frameId": frame["id"], "source": frame["source"]}
+    client.request("nncdbg/lines", lines)
+    return frame
+
+
+def _names(client: Wire, frame: dict[str, Any]) -> list[str]:
+    """Return the names of the innermost call, after requesting their values."""
+    scope = client.request("scopes", {"frameId": frame["id"]})["scopes"][0]
+    found = client.request("variables", {"variablesReference": scope["variablesReference"]})["variables"]
+    return [each["evaluateName"] for each in found if "evaluateName" in each]
+
+
+def _hover(client: Wire, frame: dict[str, Any], name: str) -> float:
+    before = perf_counter()
+    client.request("evaluate", {"expression": name, "frameId": frame["id"], "context": "hover"})
+    return perf_counter() - before
+
+
+def _disassembly(client: Wire, frame: dict[str, Any]) -> float:
+    before = perf_counter()
+    around = {"instructionOffset": -200, "instructionCount": 400}
+    client.request("disassemble", {"memoryReference": frame["instructionPointerReference"], **around})
+    return perf_counter() - before
+
+
 def measure() -> list[dict[str, Any]]:
-    return [*variables_page(), *step_round_trip(), *pause()]
+    return [*variables_page(), *step_round_trip(), *pause(), *recorded_step()]
 
 
 if __name__ == "__main__":

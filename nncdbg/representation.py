@@ -14,7 +14,7 @@ _FUNCTIONS = {
     "program": "nncdbg.textual_repr.printer:print_program",
     "statement": "nncdbg.textual_repr.printer:print_statement",
     "summary": "nncdbg.textual_repr.printer:brief",
-    "listing": "nncdbg.engine.frontends.listing:listing_of",
+    "listing": "nncdbg.engine.frontends.text:listing_of",
     "diff report": "nncdbg.presentation.divergence:report_text",
     "diff corpus report": "nncdbg.presentation.corpus_divergence:corpus_report_text",
     "finding": "nncdbg.nan_watch.reports.wording:headline",

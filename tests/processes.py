@@ -147,6 +147,8 @@ def prepare() -> None:
             subprocess.Popen(
                 [sys.executable, "-c", line],
                 cwd=ROOT,
+                # Forks with little memory must not find that of the thread that compiled the kernels.
+                env={**os.environ, "MALLOC_ARENA_MAX": "1"},
                 pass_fds=[other.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.process.files import read_regular
 
 if TYPE_CHECKING:
-    from nncdbg.target.target import Target
+    from nncdbg.target.target import Scope, Target
 
 _OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
 """Marks a line that starts with a value name as an expression, even if a command has that name."""
@@ -61,6 +61,11 @@ def _names_graph(target: Target, rest: str) -> bool:
     return rest.startswith("@") and name in target.lowered.graphs
 
 
+def _is_name(scope: Scope, word: str) -> bool:
+    """Return True for the name of a value in the program or in the user's source."""
+    return scope.has(word) or word in scope.aliases()
+
+
 def is_expression(target: Target, text: str) -> bool:
     """Return True if a line is an expression.
 
@@ -74,11 +79,11 @@ def is_expression(target: Target, text: str) -> bool:
     scope = target.scope()
     word, rest = split_command(text)
     follows = text[len(word) : len(word) + 1]
-    if follows == "(" and function_name(word) or follows in ("[", ".") and scope.has(word):
+    if follows == "(" and function_name(word) or follows in ("[", ".") and _is_name(scope, word):
         return True
     if follows == "." and word in PREFIXES:
         return True
-    if word and scope.has(word) and _OPERATOR.match(rest) and not _names_graph(target, rest):
+    if word and _OPERATOR.match(rest) and _is_name(scope, word) and not _names_graph(target, rest):
         return True
     try:
         find(word)

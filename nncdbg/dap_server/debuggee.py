@@ -213,7 +213,7 @@ class Debuggee:
         if self.no_debug:
             return self.target.run(heed=False)
         stops = self.target.stops
-        if not stops.stop_at_first(stops.numbers()):
+        if not stops.stop_at(stops.numbers()):
             self.recorder.departs("continue")
             return self.target.run()
         self.recorder.shown(self.target.stop)

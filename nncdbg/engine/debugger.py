@@ -36,8 +36,7 @@ from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, Traps
 from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.place_names import PlaceNames
-from nncdbg.engine.stopping.placement import BreakpointPlaces, Breakpoints
-from nncdbg.engine.stopping.source_names import SourceNames
+from nncdbg.engine.stopping.placement import BreakpointPlaces, Breakpoints, SourceNames
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
@@ -231,8 +230,7 @@ class Debugger(RichOutput):
             to_host=self.backend.to_host,
             supplied=self._awaited.content,
         )
-        traps = Traps(loaded.codes)
-        source_names = SourceNames(loaded.program)
+        traps = Traps(loaded.codes, source_names := SourceNames(loaded.program))
         judge = Judge(
             self._innermost,
             traps,
@@ -242,7 +240,6 @@ class Debugger(RichOutput):
             loaded.listing_of,
             self.inputs,
             Entering(self.retracing, self.backend.to_host),
-            source_names,
         )
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)

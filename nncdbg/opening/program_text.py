@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.frontends.text import forget_printed, note_printed
+from nncdbg.engine.frontends.text import forget_printed, note_printed, without_defaults
 from nncdbg.engine.inputs.binding import symbolic_sizes
 from nncdbg.process.files import new_file
 
@@ -27,6 +27,11 @@ def stores_from(program: Program, folder: Path | None) -> Program:
         for store in program.stores
     ]
     return replace(program, stores=tuple(stores))
+
+
+def shown_text(program: Program, *, full: bool, locations: bool) -> str:
+    """Return the text of a program as its listing, or with `full` with all attributes and `locations`."""
+    return program.text(locations=locations) if full else without_defaults(program).text(locations=False)
 
 
 def write_text(path: Path, text: str) -> None:

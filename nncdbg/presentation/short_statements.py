@@ -57,6 +57,16 @@ def brief(statement: str, names: ShortNames, room: int) -> list[str]:
     return [*lines[: most - 1], " ".join([lines[most - 1], *map(str.strip, lines[most:])])]
 
 
+def in_one_line(statement: str, names: ShortNames, room: int) -> str:
+    """Return a statement without types in `room` columns, without its last operands if necessary.
+
+    Its result and its op are kept, even if they need more room.
+    """
+    shorter = [*_shorter(_without_types(without_location(statement)), names)]
+    texts = [*shorter, *_fewer_operands(shorter[-1])]
+    return next((each for each in texts if cells(each) <= room), texts[-1])
+
+
 def without_location(statement: str) -> str:
     """Return a statement without its `loc(...)`."""
     return _LOCATION.sub(lambda match: match["brace"] or "", statement)

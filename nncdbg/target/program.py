@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from types import CodeType
@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from nncdbg.comparison.kernels import StatementKernel
+from nncdbg.comparison.schedule_problems import ScheduleProblem
 from nncdbg.dtypes import name_of
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.undo_log import last_visit, left_micro_program
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.schedules.validation import validated
 from nncdbg.engine.stopping.stops import LogMessage
 from nncdbg.engine.stopping.stops import Stop as EngineStop
 from nncdbg.engine.time.checkpoints import Edit, edits_of
@@ -293,9 +295,6 @@ class ProgramTarget(Target):
         self._debugger.reverse_continue()
         return self.stop
 
-    def stop_at(self, numbers: Container[int]) -> bool:
-        return self.stops.stop_at_first(numbers)
-
     def stay(self) -> Stop:
         """Report the latest stop again, to what supervises the program."""
         self._debugger.move(lambda: self._debugger.stop)
@@ -401,6 +400,11 @@ class ProgramTarget(Target):
         if isinstance(value, str):
             return (Visit(*each) for each in self._debugger.values_at(self._depth(frame)).visits(value))
         return self._cells.visits(self._depth(frame), value)
+
+    @property
+    def races(self) -> Sequence[ScheduleProblem]:
+        """The races of the program's schedule, as its validation reports them."""
+        return [each for each in validated(self.program).problems if each.kind == "race"]
 
     def finished(self) -> Iterator[FinishedBlock]:
         """Yield the finished visits of blocks in the history since the last edit, latest first."""

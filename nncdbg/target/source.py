@@ -257,7 +257,7 @@ class SourceView:
         if len(at_lines) < 2 or not {*stop.breakpoints} <= self._target.stops.numbers():
             return stop
         later = set().union(*[*at_lines.values()][1:]) - next(iter(at_lines.values()))
-        self._target.stop_at({*stop.breakpoints} - later)
+        self._target.stops.stop_at({*stop.breakpoints} - later)
         return self._target.stop
 
     def _breakpoint_inside(self, goal: Arrival | None) -> Stop | None:
@@ -268,7 +268,7 @@ class SourceView:
         for each in self.order.arrivals[self._place() + 1 :]:
             if each.statement != here or each == goal:
                 break
-            if (numbers := {*self._breakpoints_at(each.visit)}) and self._target.stop_at(numbers):
+            if (numbers := {*self._breakpoints_at(each.visit)}) and self._target.stops.stop_at(numbers):
                 self.selected = 0
                 self._chosen = self._target.stop, each.visit, False
                 return self._target.stop

@@ -116,6 +116,10 @@ class Stops(Protocol):
     def here(self) -> str:
         """Return the present place, as `add` takes it.  Raises UsageError where there is none."""
 
+    def stop_at(self, numbers: Container[int]) -> bool:
+        """Stop where the program is if breakpoints with these numbers are there; return whether one is."""
+        return False
+
     def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
         """Add a breakpoint at ``PLACE [stream N] [if EXPR] [hits N]``.
 
@@ -262,8 +266,7 @@ class ProgramStops(Stops):
         """Return the lines of a file of the user's model that made statements; none for other files."""
         return self._breakpoints.placement.origin(file)
 
-    def stop_at_first(self, numbers: Container[int]) -> bool:
-        """Stop before the first statement if one of these breakpoints is there; return whether one is."""
+    def stop_at(self, numbers: Container[int]) -> bool:
         debugger = self._debugger
         stop = debugger.control.stop_here(numbers)
         if stop is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -212,9 +212,6 @@ class Target(Protocol):
         the statement of a place is next.  Raises UsageError if the program would end before that place.  This
         and the other moves raise UsageError at the end of the program, or at its start.
         """
-
-    def stop_at(self, numbers: Container[int]) -> bool:
-        """Stop where the program is if breakpoints with these numbers are there; return whether one is."""
 
     def step_over(self, stream: int | None = None) -> Stop:
         """Execute the next statement, with its calls; with `stream`, up to that of the stream."""

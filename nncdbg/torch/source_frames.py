@@ -186,8 +186,8 @@ class SourceFrames:
         if rest != self._rest[0]:
             if isinstance(rest, OuterFrames):
                 self._rest = rest, rest.visit
-                for call, tensors in rest.names:
-                    self._bind(call, tensors, event)
+                for outer, tensors in rest.names:
+                    self._bind(outer, tensors, event)
             else:
                 self._rest = rest, _visit_of(rest)
         caller = self._rest[1]
@@ -347,10 +347,11 @@ class TapedFrames:
                 last = _TapedFrame(code, -1, call)
                 stack.append(last)
             moved = moved or last.at != at
-            line = next((line for _, line in lines_of(((code, at),))), 0)
             visit = last.call.visit
-            if visit is None or visit.line != line or at < last.at:
-                last.call.visit = Visit(last.call, line)
+            if visit is None or at != last.at:
+                line = next((line for _, line in lines_of(((code, at),))), 0)
+                if visit is None or visit.line != line or at < last.at:
+                    last.call.visit = Visit(last.call, line)
             last.at, caller = at, last.call.visit
         del stack[len(places) :]
         for depth, frame in enumerate(stack):

@@ -225,7 +225,7 @@ def test_a_session_at_a_terminal_replays_in_a_pipe(call: Call, tmp_path: Path, w
         sys.executable,
         words,
         encoding="utf-8",
-        timeout=60,
+        timeout=600,
         cwd=str(tmp_path),
         dimensions=(50, width),
         env={name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")},

@@ -272,7 +272,7 @@ def test_ctrl_c_is_replayed_as_goto(call: Call, tmp_path: Path) -> None:
     words = ["-m", "nncdbg", "forever.nnc", "--record", "r.log"]
     environment = {**os.environ, "TERM": "xterm"}
     child = pexpect.spawn(
-        sys.executable, words, encoding="utf-8", timeout=60, cwd=str(tmp_path), env=environment
+        sys.executable, words, encoding="utf-8", timeout=600, cwd=str(tmp_path), env=environment
     )
     child.expect(r"\(nncdbg\)")
     child.sendline("continue")

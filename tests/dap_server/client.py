@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from tests.dap_server import schema
 
-TIMEOUT = 60.0
+TIMEOUT = 300.0
 """Seconds to wait for a message, enough for a busy machine."""
 
 Message = dict[str, Any]

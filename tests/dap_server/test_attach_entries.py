@@ -44,7 +44,7 @@ def test_a_program_has_an_entry_while_it_listens(tmp_path: Path) -> None:
             "connect": {"host": "127.0.0.1", "port": int(port)},
             "program": str(script),
         }
-        program.communicate("\n", timeout=60)
+        program.communicate("\n", timeout=600)
     assert program.returncode == 0
     assert list(folder.iterdir()) == []
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nncdbg.dap_server.handlers.breakpoints import BOX_WIDTH
 from tests.dap_server.client import Client, Message
 from tests.dap_server.conftest import EXAMPLES
 
@@ -93,7 +95,11 @@ def test_a_nan_is_reported_at_its_origin_with_its_cause(client: Client) -> None:
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "nan"
     assert info["breakMode"] == "always"
-    assert info["description"].splitlines()[0] == stop["text"]
+    # The cause comes first, and long lines continue with an indentation.
+    assert info["description"].splitlines()[-1] == stop["text"]
+    assert info["description"].startswith("Inf originates at line 21, Log:\ncause: log of zero")
+    assert max(map(len, info["description"].splitlines())) <= BOX_WIDTH
+    assert re.search(r"\nhint: [^\n]*\n    \S", info["description"])
     details = info["details"]
     assert (details["typeName"], details["evaluateName"]) == ("nan", "%terms")
     lines = details["stackTrace"].splitlines()
@@ -210,8 +216,10 @@ def test_an_integer_fault_stops_if_the_filter_is_set(client: Client, tmp_path: P
     assert (stop["hitBreakpointIds"], stop["description"]) == ([reported["id"]], "Integer fault")
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "integer"
-    assert info["description"].startswith(
-        "cast out of range: %y is wrong: Cast does not accept 1 of 2 elements"
+    assert (
+        info["description"]
+        .splitlines()[-1]
+        .startswith("cast out of range: %y is wrong: Cast does not accept 1 of 2 elements")
     )
 
 

@@ -84,3 +84,13 @@ def test_an_answer_is_bounded_and_bad_names_are_refused(client: Client) -> None:
         assert f"request 1 to {MOST_STATEMENTS}" in client.refused("nncdbg/explain", {"count": count})
     assert "%nope" in client.refused("nncdbg/explain", {"expression": "%nope"})
     assert "not computed yet" in client.refused("nncdbg/explain", {"expression": "%sum"})
+
+
+def test_the_default_is_the_value_of_the_finding(client: Client) -> None:
+    client.start(NAN)
+    client.request("setExceptionBreakpoints", {"filters": ["inf"]})
+    client.move("continue", "exception")
+    assert client.request("nncdbg/explain")["value"] == "%logq"
+    client.request("setExceptionBreakpoints", {"filters": ["nan"]})
+    client.move("continue", "exception")
+    assert client.request("nncdbg/explain")["value"] == "%terms"

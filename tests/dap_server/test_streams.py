@@ -180,3 +180,19 @@ def test_a_large_timeline_has_the_statements_around_the_current_one(client: Clie
     assert answer["leftOut"] == 3001
     [current] = [at for at, each in enumerate(answer["statements"]) if each["state"] == "current"]
     assert current == 1000
+
+
+def test_races_of_the_schedule_are_pairs_of_statements(client: Client, tmp_path: Path) -> None:
+    text = (EXAMPLES / "two_streams.nnc").read_text(encoding="utf-8")
+    ordered = text.replace("Sigmoid(%x) | s1 record e2", "Sigmoid(%x) | s1").replace(
+        "%x) | s1\n  %sum", "%x) | s1 record e2\n  %sum"
+    )
+    (tmp_path / "ordered.nnc").write_text(ordered, encoding="utf-8")
+    client.start("ordered.nnc")
+    assert client.request("nncdbg/streams")["races"] == []
+    with stdio_client(cwd=tmp_path) as other:
+        other.start(EXAMPLES / "two_streams.nnc")
+        body = other.request("nncdbg/streams")
+    ((access, value, first, second),) = body["races"]
+    assert (access, value) == ("write-read", "%scaled")
+    assert [body["statements"][at]["line"] for at in (first, second)] == [10, 11]

@@ -158,7 +158,7 @@ def test_threads_share_a_session_without_a_dead_lock() -> None:
     for each in threads:
         each.start()
     for each in threads:
-        each.join(timeout=60)
+        each.join(timeout=600)
     assert not any(each.is_alive() for each in threads)
     assert failures == []
 

@@ -49,7 +49,7 @@ def command(*words: str | Path) -> list[str]:
 
 
 def watch(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=600)
 
 
 def test_the_examples_have_the_expected_findings(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_findings_before_an_interruption_are_reported(tmp_path: Path, number: si
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     document = json.loads(out)
     assert (document["interrupted"], document["error"]) == (True, "the run was interrupted")

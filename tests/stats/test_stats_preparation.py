@@ -18,7 +18,7 @@ def run(*lines: str, **environment: str) -> str:
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env={**os.environ, **environment},
     )
@@ -95,5 +95,5 @@ for _ in range(20):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_process_that_is_forked_while_kernels_are_compiled_ends_as_usual() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

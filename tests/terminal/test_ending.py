@@ -28,7 +28,7 @@ raise SystemExit(main.run())
 def test_compilation_keeps_the_exit_code_and_runs_exit_functions(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=600
     )
     assert (done.returncode, done.stdout, done.stderr) == (3, "saved\n", "")
     compiled = list(tmp_path.rglob("*.nbc"))

@@ -24,7 +24,7 @@ def limited(megabytes: int, *arguments: str) -> subprocess.CompletedProcess[str]
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
 
 

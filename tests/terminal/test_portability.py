@@ -18,7 +18,7 @@ COMMANDS = ["run X", "print X", "watch X", "diff X X", "X --replay demo.cmd"]
 def without_unix(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", f"{WITHOUT}; {script}", *arguments]
     environment = {**os.environ, "XDG_STATE_HOME": str(folder)}
-    return subprocess.run(command, cwd=EXAMPLES, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=EXAMPLES, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def test_the_package_is_imported_without_unix_modules(tmp_path: Path) -> None:

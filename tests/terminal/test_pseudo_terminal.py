@@ -15,7 +15,7 @@ import pexpect
 import pytest
 
 PROMPT = r"\(nncdbg\)"
-TIMEOUT = 60.0
+TIMEOUT = 300.0
 """Seconds that output is waited for; the machine may be busy."""
 
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|\r")

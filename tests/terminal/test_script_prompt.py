@@ -50,7 +50,7 @@ class Script:
             input=commands,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=600,
             env={**os.environ, **environment},
         )
         assert found.returncode == code, found.stderr
@@ -177,7 +177,7 @@ def test_a_breakpoint_after_which_no_graph_runs_is_reported(script: Script) -> N
 def test_under_pytest_the_error_names_its_option(script: Script) -> None:
     script.write("def test_it():\n    nncdbg.breakpoint()\n    debugger().run()\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(script.path)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=script.path.parent)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=script.path.parent)
     assert found.returncode == 1
     assert "nncdbg.breakpoint() needs standard input, but pytest captures it" in found.stdout
     assert "hint: run pytest with -s" in found.stdout
@@ -190,7 +190,7 @@ def test_a_terminal_has_the_full_prompt(script: Script, tmp_path: Path) -> None:
         sys.executable,
         [str(script.path)],
         encoding="utf-8",
-        timeout=100,
+        timeout=600,
         env=environment,
         dimensions=(40, 80),
     )

@@ -53,7 +53,7 @@ def run(tmp_path: Path) -> Run:
     def python(*arguments: str, typed: str = "") -> Ran:
         words = [sys.executable, *arguments]
         return subprocess.run(
-            words, cwd=tmp_path, env=environment, input=typed, capture_output=True, text=True, timeout=120
+            words, cwd=tmp_path, env=environment, input=typed, capture_output=True, text=True, timeout=600
         )
 
     return python

@@ -77,7 +77,7 @@ class Checkout:
     def install(self, *arguments: str, **environment: str) -> tuple[int, str]:
         """Run the installer, and return its exit code and output."""
         process = self.start(*arguments, **environment)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=600)
         return process.returncode, output
 
     def module_output(self) -> str:

@@ -37,7 +37,7 @@ def train(folder, *arguments, under=()):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     return done.stdout + done.stderr
 

@@ -43,7 +43,7 @@ def run(tmp_path: Path, text: str, *command: str) -> subprocess.CompletedProcess
     script.write_text(HEAD + text)
     start = ["-m", "nncdbg.terminal.main", *command] if command else []
     return subprocess.run(
-        [sys.executable, *start, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100
+        [sys.executable, *start, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
 
 

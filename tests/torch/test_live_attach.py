@@ -417,7 +417,10 @@ def test_data_breakpoints_stop_at_writes_to_parameters(tmp_path):
 
 
 def test_stop_without_history_names_the_option(tmp_path):
-    with debugged(tmp_path) as (client, process):
+    long = EXAMPLE.read_text().replace(
+        "range(1, 7)", "range(1, 100_000)"
+    )  # it does not end before the client
+    with debugged(tmp_path, script=long) as (client, process):
         configure(client, functions=[{"name": "aten.tanh", "condition": "max(%no.such) > 1"}])
         assert "nothing is named %no.such" in client.expect_stop("function breakpoint")["text"]
         note = client.expect_event("output")["output"]

@@ -485,7 +485,7 @@ def run_python(folder, script, commands):
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=100,
+        timeout=600,
     )
     return found.returncode, found.stdout, found.stderr
 
@@ -581,7 +581,7 @@ def run_ranks(folder, *command, commands=(), script=RANKS):
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=100,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     return found.returncode, found.stdout, found.stderr

@@ -137,7 +137,7 @@ def command(*arguments, at="run.db@6"):
 def own_process(*arguments):
     """Run the command in a process of its own, which has no optimizers but those of the script."""
     line = [sys.executable, "-m", "nncdbg", "record", "train.py", *arguments, "--at", "run.db@6"]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=os.environ)
+    return subprocess.run(line, capture_output=True, text=True, timeout=600, env=os.environ)
 
 
 SAME_LOSSES = "note: the losses of the steps 4 to 6 are those of run 1 of run.db, bit for bit"

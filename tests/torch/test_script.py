@@ -48,7 +48,7 @@ def nncdbg(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "nncdbg", *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         cwd=folder,
         stdin=subprocess.DEVNULL,
     )

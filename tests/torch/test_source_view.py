@@ -318,6 +318,14 @@ def test_a_displayed_name_is_shown_where_it_is_bound(session):
     assert re.search(r"^1: h f32\[2,3\] \[\[", text, re.MULTILINE)
 
 
+def test_an_expression_may_begin_with_a_name_that_is_a_command(session):
+    text = run(session, f"until {LOOP}", "h.shape", "h[0].shape", "h * 2 == h + h", "h next")
+    assert "there is no command" not in text
+    assert "(2, 3)\n" in text
+    assert "(3,)\n" in text
+    assert "Execute this statement" in text, "`h` alone is `help`"
+
+
 LOOP_SCRIPT = """import torch
 import nncdbg.torch
 

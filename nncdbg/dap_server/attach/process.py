@@ -164,7 +164,7 @@ class Attachment:
             return True
         if self._debuggee is None or move.target.now.tick:
             return False
-        return move.target.stops.stop_at_first(self._debuggee.numbers)
+        return move.target.stops.stop_at(self._debuggee.numbers)
 
     def _is_for_client(self, target: ProgramTarget) -> bool:
         thread = threading.get_ident()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -271,9 +273,12 @@ def _finding_info(session: Session, stop: Stop, finding: Finding) -> protocol.Ex
     check = session.queue.check_cancelled
     failure = [] if stop.error is None else [str(stop.error)]
     causes = [line.plain for line in causes_at_stop(session.program.target, check)]
+    # The cause first; of a failure, the error.
+    first = [line.removeprefix("  ") for line in causes]
+    text = [*failure, stop.finding_text, *causes] if failure else [*first, stop.finding_text]
     return protocol.ExceptionInfoBody(
         exception_id=finding.kind,
-        description="\n".join([*failure, stop.finding_text, *causes]),
+        description="\n".join(_hanging(text)),
         break_mode="unhandled" if failure else "always",
         details=protocol.ExceptionDetails(
             message=stop.finding_text,
@@ -283,6 +288,17 @@ def _finding_info(session: Session, stop: Stop, finding: Finding) -> protocol.Ex
             stack_trace=_origin(session, stop, finding.output),
         ),
     )
+
+
+def _hanging(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines that fit into the box of a client; a long one continues with an indentation."""
+    for line in "\n".join(lines).splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        yield from wrap(line, BOX_WIDTH, subsequent_indent=f"{indent}    ", break_on_hyphens=False) or [""]
+
+
+BOX_WIDTH = 84
+"""Characters of a line in the box of an exception, in an editor beside a side bar."""
 
 
 def _failure_info(session: Session, stop: Stop, error: BaseException) -> protocol.ExceptionInfoBody:

@@ -305,7 +305,7 @@ PLANE = 1 << 20
 
 
 class ExplainArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`expression` is the name of a value (default: the most abnormal value near the current statement).
+    """`expression` is a value (default: that of the finding, else the most abnormal one near the statement).
 
     `count` is at most 100.
     """
@@ -331,7 +331,10 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
         )
     target, shown = session.program.target, Glancing(session)
     check = session.queue.check_cancelled
-    if arguments.expression is None:
+    stop = target.stop
+    if arguments.expression is None and (name := _finding_value(stop)) in target.frame(0).names:
+        found = target.explain(name, shown.summary, 0, check)
+    elif arguments.expression is None:
         ranked = _ranked(session, Glance(session.program.shown, False, check))
         if not ranked:
             return {"value": None, "steps": [], "more": False}
@@ -352,6 +355,14 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
         "more": len(steps) > arguments.count,
         "origins": [_origin(session, each) for each in found.traced],
     }
+
+
+def _finding_value(stop: Stop) -> str:
+    """Return the name of the value of the finding that stopped the program; "" without one."""
+    finding = stop.finding
+    if finding is None or finding.output is None or finding.place.node is None:
+        return ""
+    return finding.place.node.outputs[finding.output].name
 
 
 def _origin(session: Session, traced: Traced) -> dict[str, Any]:

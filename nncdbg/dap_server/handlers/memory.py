@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,16 +19,22 @@ from nncdbg.dap_server import protocol
 from nncdbg.dap_server.client_recorder import block_text, smallest_block, value_text
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.addresses import parse_reference, statement_at_address
+from nncdbg.dap_server.sources.addresses import parse_reference, statement_at_address, statement_number
+from nncdbg.dap_server.variables.children import View
 from nncdbg.dap_server.variables.places import address_of, resolved, values_from
 from nncdbg.dap_server.variables.value_text import is_tensor
-from nncdbg.errors import UsageError
+from nncdbg.errors import NotComputed, UsageError
 from nncdbg.expression import spelled
+from nncdbg.ir.source_trace import NO_VISIT
 from nncdbg.presentation.elements import is_text
+from nncdbg.presentation.short_statements import in_one_line
+from nncdbg.text.short_names import names_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
+    from nncdbg.target.records import Place
     from nncdbg.target.target import Scope, Target
+    from nncdbg.text.short_names import ShortNames
 
 MAX_READ = 1 << 20
 """Most bytes of one answer; for a larger count, clients continue from the end of the answer."""
@@ -144,6 +152,9 @@ MOST = 20_000
 LONGEST = 500
 """Displayed characters of a statement."""
 
+_STATEMENT_WIDTH = 56
+"""Columns of a statement before its results."""
+
 
 @request("disassemble", when=LIVE, values=True, capability="supportsDisassembleRequest", reads=True)
 def disassemble(session: Session, arguments: protocol.DisassembleArguments) -> protocol.DisassembleBody:
@@ -158,10 +169,62 @@ def disassemble(session: Session, arguments: protocol.DisassembleArguments) -> p
     if start < 0:
         raise UsageError(f"the address {start} is below 0", hint="use a larger offset")
     found = []
+    statements = StepInstructions(session)
     for address in range(start, start + arguments.instruction_count):
         session.queue.check_cancelled()
-        found.append(_instruction(session, address))
+        found.append(statements.instruction(address) or _instruction(session, address))
     return protocol.DisassembleBody(instructions=found)
+
+
+class StepInstructions:
+    """The statements of a recorded step as instructions, in the order in which they run."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._target = session.program.target
+        self._source = self._target.source
+        self._glance = View(session).glance
+
+    @cached_property
+    def _names(self) -> ShortNames:
+        return names_of(self._target.lowered)
+
+    @cached_property
+    def _next(self) -> int:
+        """The number of the next statement: those before it have results."""
+        return self._source.statement if self._source is not None else 0
+
+    def instruction(self, address: int) -> protocol.DisassembledInstruction | None:
+        """Return the statement at an address, with its line of the source; None for other addresses."""
+        number = statement_number(self._session, address)
+        if self._source is None or number is None:
+            return None
+        place = self._target.place(*self._source.order.places[number])
+        text = in_one_line(place.text, self._names, _STATEMENT_WIDTH)
+        if number < self._next:
+            text = f"{text}  {self._results(place)}".rstrip()
+        visit = self._source.order.trace.statements[number]
+        sources, client = self._session.program.sources, self._session.client
+        if visit == NO_VISIT:
+            location, line = sources.of_place(place), place.line
+        else:
+            trace = self._source.order.trace
+            location, line = sources.of_recorded(trace.file(visit)), trace.visits[visit].line
+        return protocol.DisassembledInstruction(
+            address=f"{address:#x}",
+            instruction=text,
+            symbol=None if visit == NO_VISIT else self._source.order.trace.function(visit),
+            location=location,
+            line=client.outgoing_line(line),
+        )
+
+    def _results(self, place: Place) -> str:
+        """Return the values of the results of a statement that has run."""
+        scope, texts = self._target.scope(), []
+        for value in place.node.outputs if place.node is not None else ():
+            with suppress(NotComputed):
+                texts.append(self._glance.text(scope.content(value.name)))
+        return ", ".join(texts)
 
 
 def _instruction(session: Session, address: int) -> protocol.DisassembledInstruction:

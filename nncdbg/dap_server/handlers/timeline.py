@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -12,12 +12,14 @@ from nncdbg.dap_server.client_recorder import GOTO
 from nncdbg.dap_server.handlers.stack import awaited
 from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
 from nncdbg.errors import UsageError
+from nncdbg.expression import spelled
 from nncdbg.ir.streams import HOST, Site, stream_name
 from nncdbg.target.records import Moment
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.ir.records import Program
+    from nncdbg.target.program import ProgramTarget
     from nncdbg.target.records import Times
     from nncdbg.target.target import Target
 
@@ -185,13 +187,14 @@ class StreamsArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 @request("nncdbg/streams", when=LIVE, values=True, arguments=StreamsArguments, reads=True)
 def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
-    """Return the streams over time: `lanes`, `statements`, `waits`, `source`, `measured` and `leftOut`.
+    """Return the streams over time: `lanes`, `statements`, `waits`, `races`, `source`, `measured`, `leftOut`.
 
     The first lane is the host.  Each lane has `name`, `device` and `waits` (the events that its next
     statement waits for).  Each statement has `lane`, `start`, `duration`, `name`, `line`, `events` and
     `state`.  `state` is `current`, `next` (of its stream) or empty.  Each wait is `[event, from, to]`:
-    positions in `statements`.  If `measured` is true, times are median microseconds of kernels; otherwise
-    each statement takes one unit.  `leftOut` is the number of statements that are not shown.
+    positions in `statements`; each race is `[access, value, first, second]`.  If `measured` is true, times
+    are median microseconds of kernels; otherwise each statement takes one unit.  `leftOut` is the number of
+    statements that are not shown.
     """
     target = session.program.target
     # A micro program is inside a statement of the schedule.
@@ -228,7 +231,18 @@ def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
             for wait in timeline.waits
             if wait.recorder in shown and wait.waiter in shown
         ],
+        "races": list(_races(target, timeline, shown)),
     }
+
+
+def _races(target: ProgramTarget, timeline: ScheduleTimeline, shown: range) -> Iterator[list[Any]]:
+    """Yield the races between shown statements: the accesses, the value, and the positions of both."""
+    positions = {timeline.launches[at].site: at - shown.start for at in reversed(shown)}
+    for race in target.races:
+        first = positions.get(race.first.site) if race.first is not None else None
+        second = positions.get(race.second.site)
+        if first is not None and second is not None:
+            yield [race.access, spelled(race.second.name), first, second]
 
 
 def _timeline(program: Program, times: Times | None) -> ScheduleTimeline:

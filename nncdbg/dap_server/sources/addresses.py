@@ -13,8 +13,18 @@ if TYPE_CHECKING:
     from nncdbg.target.records import Place
 
 
+STATEMENTS = 1 << 31
+"""The address of the first statement of a recorded step in the view of its source."""
+
+
 def address_of(session: Session, place: Place) -> int:
-    """The address of a statement: (number of its block << 20) | pc."""
+    """The address of a statement: (number of its block << 20) | pc.
+
+    In the source of a recorded step, addresses are numbers of statements in the order in which they run.
+    """
+    source = session.program.source
+    if source is not None and place.micro is None:
+        return STATEMENTS + source.order.number(place.path, max(place.pc, 0))
     return _first(session, place) + place.pc
 
 
@@ -40,6 +50,8 @@ def parse_reference(reference: str) -> int | None:
 def statement_at(session: Session, reference: str, offset: int = 0) -> Place | None:
     """The statement `offset` statements after a reference; None if there is none."""
     address = parse_reference(reference)
+    if address is not None and statement_number(session, address) is not None:
+        return statement_at_address(session, address + offset)
     found = None if address is None else statement_at_address(session, address)
     if found is None or not 0 <= found.pc + offset <= len(found.graph.nodes):
         return None
@@ -48,7 +60,17 @@ def statement_at(session: Session, reference: str, offset: int = 0) -> Place | N
 
 def statement_at_address(session: Session, address: int) -> Place | None:
     """The statement at an address; None if there is none."""
+    source, number = session.program.target.source, statement_number(session, address)
+    if source is not None and number is not None:
+        return session.program.target.place(*source.order.places[number])
     return session.blocks.at(session.program.target, address)
+
+
+def statement_number(session: Session, address: int) -> int | None:
+    """The number of the statement of a recorded step at an address; None for other addresses."""
+    source = session.program.target.source
+    number = address - STATEMENTS
+    return number if source is not None and 0 <= number < len(source.order.places) else None
 
 
 @dataclass(frozen=True, slots=True)

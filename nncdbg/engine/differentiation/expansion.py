@@ -19,8 +19,9 @@ of its gradients: their graphs are then graphs of the program.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from nncdbg.engine.compilation.effects import effects_of, inputs_like_states
 from nncdbg.engine.differentiation.backward import BackwardBuilder
@@ -38,7 +39,7 @@ from nncdbg.engine.differentiation.backward_pass import BackwardPass, Copies, in
 from nncdbg.errors import Excerpt, GraphError, UnsupportedOp
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name, free_names, reads
-from nncdbg.ir.records import BackwardLine, Graph, Node, Path, Program, Type, Value
+from nncdbg.ir.records import BackwardLine, Graph, Node, Operand, Path, Program, Type, Value
 from nncdbg.ir.rewrite import renamed
 from nncdbg.ir.walk import calls_in, graphs_called, walk_nodes
 from nncdbg.text.lexemes import name_text
@@ -294,7 +295,7 @@ class GraphDerivatives:
         own = tuple(constant for constant in graph.constants if constant.value.name in free)
         named = {constant.value.name for constant in own}
         saved = tuple(Value(each, builder.types.get(each)) for each in free if each not in named)
-        self._check_saved(graph.name, [value.name for value in saved], self.effects[name].updated)
+        self._check_saved(graph, body, [value.name for value in saved], self.effects[name].updated)
         self.made[forward] = replace(
             graph, nodes=walk.augmented(graph.nodes), outputs=(*graph.outputs, *saved)
         )
@@ -309,14 +310,27 @@ class GraphDerivatives:
         self.backwards.add(backward)
         return Derivative(forward, backward, saved)
 
-    def _check_saved(self, graph: str, saved: Sequence[str], updated: Collection[str]) -> None:
-        """Raise GraphError for a state that the backward graph needs and the graph changes."""
-        changed = next((name for name in saved if name in updated), None)
-        if changed is not None:
-            raise GraphError(
-                f"the gradient of @{name_text(graph)} needs %{name_text(changed)}, which the graph updates",
-                hint="move the update behind the call of the graph",
-            )
+    def _check_saved(self, graph: Graph, body: Graph, saved: Sequence[str], updated: Collection[str]) -> None:
+        """Raise GraphError for a state that the backward graph `body` needs and the graph changes.
+
+        The graph may change it in one branch of an ``if`` if only the gradient of the other one needs it.
+        """
+        for name in saved:
+            if name not in updated:
+                continue
+            changing = _branches(graph, partial(self._changes, name))
+            reading = _branches(body, partial(_reads, name))
+            if any(c is None or (c[0], 1 - c[1]) != r for c in changing for r in reading):
+                raise GraphError(
+                    f"the gradient of @{name_text(graph.name)} needs %{name_text(name)}, "
+                    f"which the graph updates",
+                    hint="move the update behind the call of the graph",
+                )
+
+    def _changes(self, name: str, block: Graph) -> bool:
+        """Return whether a block, or a graph that it calls, updates a state."""
+        own = (value.name for node in walk_nodes(block) if node.kind is Kind.UPDATE for value in node.outputs)
+        return name in own or any(name in self.effects[called].updated for called in calls_in(block))
 
     def gap(self, place: str, node: Node, reason: str, excerpt: Excerpt | None) -> None:
         """Note a statement through which no gradient passes."""
@@ -419,6 +433,24 @@ class _LayeredPass(BackwardPass):
     def augmented(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Return the statements with calls and loops that also return what the backward graph needs."""
         return tuple(self._saving.get(id(node), node) for node in nodes)
+
+
+def _reads(name: str, block: Graph) -> bool:
+    return name in free_names(block)
+
+
+def _branches(graph: Graph, concerned: Callable[[Graph], bool]) -> list[tuple[Operand, int] | None]:
+    """Return the places of some statements: the condition and number of a branch, None for elsewhere.
+
+    `concerned` returns whether a block has one of the statements.  Blocks in branches are part of them.
+    """
+    found: list[tuple[Operand, int] | None] = []
+    for node in graph.nodes:
+        branches = node.subgraphs if node.kind is Kind.IF else ()
+        found += [(node.inputs[0], number) for number, block in enumerate(branches) if concerned(block)]
+        outside = replace(node, subgraphs=()) if branches else node
+        found += [None] if concerned(Graph("", nodes=(outside,))) else []
+    return found
 
 
 def names_of(values: Sequence[Value]) -> set[str]:

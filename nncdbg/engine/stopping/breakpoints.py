@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from nncdbg.ir.source_trace import SourceFunction
 from nncdbg.text.listing import Listing
 from nncdbg.text.places import place_text
 from nncdbg.text.torch_names import stop_names
+
+if TYPE_CHECKING:
+    from nncdbg.engine.stopping.placement import SourceNames
 
 Hits = Callable[[int], bool]
 
@@ -228,10 +231,14 @@ def reads_result(breakpoint: Breakpoint, node: Node) -> bool:
 
 
 class Traps:
-    """The breakpoints of one program, and the traps for them in `codes`: every block compiled so far."""
+    """The breakpoints of one program, and the traps for them in `codes`: every block compiled so far.
 
-    def __init__(self, codes: Sequence[Code]) -> None:
+    `names` are those of the user's source, which conditions may read.
+    """
+
+    def __init__(self, codes: Sequence[Code], names: SourceNames) -> None:
         self.codes = codes
+        self.names = names
         self.breakpoints: dict[int, Breakpoint] = {}
         self._places: dict[tuple[Code, int], list[tuple[Breakpoint, bool]]] = {}
         self._destination: frozenset[tuple[Code, int]] = frozenset()

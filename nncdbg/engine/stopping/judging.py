@@ -25,7 +25,6 @@ from nncdbg.engine.observers.statement_checks import (
 )
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Traps
 from nncdbg.engine.stopping.placement import braced
-from nncdbg.engine.stopping.source_names import SourceNames
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
@@ -59,7 +58,7 @@ class Judge:
     `traps` has the breakpoints at each place; `catches` has the kinds of findings that stop the program.
     `entering` finds the first uses of values that were bad from the start.  `resets` finds updates of an
     optimizer's states to 0, `races` races of a schedule.  `listing_in` returns the listing of a block;
-    `inputs` are the entry graph's arrays; `names` has the names of the user's source.
+    `inputs` are the entry graph's arrays.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class Judge:
         listing_in: Callable[[Code], Listing],
         inputs: Mapping[str, Array],
         entering: FirstUses,
-        names: SourceNames,
     ) -> None:
         self.entering = entering
         self.scope = scope
@@ -83,7 +81,6 @@ class Judge:
         self.races = races
         self.listing_in = listing_in
         self.inputs = inputs
-        self.names = names
 
     def __repr__(self) -> str:
         return f"<Judge of {len(self.traps.breakpoints)} breakpoints, {self.catches!r}>"
@@ -211,11 +208,11 @@ class Judge:
         Raises NotComputed for a name that holds none.
         """
         frame = next(each for each in reversed(self.machine.frames) if each.code.formula is None)
-        held = self.names.held((frame.code.path, frame.pc), after and frame.pc > 0, found)
+        held = self.traps.names.held((frame.code.path, frame.pc), after and frame.pc > 0, found)
         return self._with_names(text, self._scope(found, after), held)
 
     def _with_names(self, text: str, scope: Values, held: Mapping[str, str]) -> tuple[Expression, Values]:
-        names = {**dict.fromkeys(self.names.bound, LATER), **held}
+        names = {**dict.fromkeys(self.traps.names.bound, LATER), **held}
         scope = replace(scope, aliases=lambda: names)
         expression = scope.read(text)
         if expression.sourced:
@@ -302,7 +299,7 @@ class Judge:
                 current = Current.after(frame, statement.pc)
                 scope = replace(self.scope, current=current)
                 if when is not None and when.sourced:
-                    held = self.names.held((frame.code.path, statement.pc + 1), True)
+                    held = self.traps.names.held((frame.code.path, statement.pc + 1), True)
                     when, scope = self._with_names(when.text, scope, held)
                 if when is not None and not self._true(when, scope):
                     continue

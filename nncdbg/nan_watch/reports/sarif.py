@@ -20,6 +20,7 @@ from nncdbg.nan_watch.reports.rules import Rule, rule_of
 from nncdbg.nan_watch.reports.wording import (
     FINDINGS,
     NOTES,
+    OPERANDS,
     STATEMENT,
     explanation,
     first,
@@ -122,6 +123,7 @@ class _Run:
             "message": {"text": "\n".join(lines)},
             "locations": [self._location(finding.site, statement(finding, self.watched))],
             "relatedLocations": self._related(finding),
+            **self._stacks(finding),
             "partialFingerprints": {"nncdbgFinding/v1": fingerprint(finding)},
             "occurrenceCount": max(1, finding.count),
             "properties": self._properties(finding),
@@ -155,6 +157,26 @@ class _Run:
             }
             for number, (words, where) in enumerate(related[:_MOST_RELATED], 1)
         ]
+
+    def _stacks(self, finding: WatchFinding) -> dict[str, Any]:
+        """Return the traceback of the user's source as stacks, innermost line first."""
+        source = finding.source
+        if source is None:
+            return {}
+        frames = [
+            {
+                "location": {
+                    "physicalLocation": self._physical(
+                        each.file, each.line, visible(each.text.strip(), STATEMENT)
+                    ),
+                    "message": {"text": visible(each.function or "a line")},
+                }
+            }
+            for each in reversed(source.lines[-OPERANDS:])
+        ]
+        return {
+            "stacks": [{"message": {"text": visible(f"{source.part} this line".strip())}, "frames": frames}]
+        }
 
     # -- places ------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from nncdbg.opening.command_line import (
     scheduled_program,
 )
 from nncdbg.opening.minimizing import add_minimize_options, check_minimize_options, minimized
-from nncdbg.opening.program_text import grant_stores, signature, stores_from, write_text
+from nncdbg.opening.program_text import grant_stores, shown_text, signature, stores_from, write_text
 from nncdbg.opening.schedule_file import schedule_text
 from nncdbg.presentation.screen import Screen
 
@@ -58,7 +58,6 @@ def _check(parser: ArgumentParser, options: Namespace) -> None:
 )
 def main(options: Namespace) -> int:
     """Print the text, or write text or a model to a file; paths of stores are relative to its folder."""
-    from nncdbg.engine.frontends.listing import without_defaults
     from nncdbg.opening.programs import open_program
 
     # A program without a run has no number of steps; the training that is made of it has one.
@@ -87,9 +86,7 @@ def main(options: Namespace) -> int:
         shown = replace(shown, prefixes={})
     elif not shown.prefixes:
         shown = replace(shown, prefixes=None)
-    text = (shown if options.full else without_defaults(shown)).text(
-        locations=options.full and not options.no_loc
-    )
+    text = shown_text(shown, full=options.full, locations=not options.no_loc)
     if options.output:
         write_text(Path(options.output), text)
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nncdbg.errors import UsageError
 from nncdbg.target.breakpoint_syntax import is_computed, parse_place, plain_name
@@ -23,14 +25,18 @@ from nncdbg.torch.live.breakpoints import (
     parse_breakpoint,
     parse_condition,
 )
+from nncdbg.torch.live.mode import stop_words
 from nncdbg.torch.live.training import LiveTraining
+
+if TYPE_CHECKING:
+    from nncdbg.torch.live.debugger import LiveDebugger
 
 
 class ScriptStops(Stops):
     """The breakpoints and catches of the script of `training`."""
 
-    def __init__(self, training: LiveTraining) -> None:
-        self.training = training
+    def __init__(self, training: LiveTraining, live: LiveDebugger | None = None) -> None:
+        self.training, self._live = training, live
 
     def numbers(self) -> set[int]:
         return {each.number for each in self.training.mode.breakpoints}
@@ -43,6 +49,16 @@ class ScriptStops(Stops):
         if stop is None or not stop.operator.lines:
             raise UsageError("there is no current line", hint="break train.py:27")
         return "{}:{}".format(*stop.operator.lines[0])
+
+    def stop_at(self, numbers: Container[int]) -> bool:
+        live = self._live
+        if live is None or not live.at_present:
+            return False
+        due = self.training.mode.due_at(numbers, live.live.operator)
+        if due:
+            words, reached = stop_words(due)
+            live.stop = replace(live.stop, reason="breakpoint", detail=words, breakpoints=reached)
+        return bool(due)
 
     def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
         return self._add(parse_breakpoint(self._next, text, temporary=temporary, log=log))

@@ -243,6 +243,8 @@ def test_a_loop_that_updates_a_state_has_the_same_gradient() -> None:
     plain, changed = debuggers
     for debugger in debuggers:
         assert debugger.run().reason == "end"
+    assert plain.outputs is not None
+    assert changed.outputs is not None
     np.testing.assert_array_equal(plain.outputs["d_w"], changed.outputs["d_w"])
     assert not np.array_equal(plain.states["last"], changed.states["last"])
 

@@ -1,12 +1,20 @@
 """A training with groups, inline operands and states that are updated in a block with a gradient."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import nncdbg
 from nncdbg.errors import GraphError
+
+
+def outputs_of(debugger: nncdbg.Debugger) -> Mapping[str, Any]:
+    assert debugger.outputs is not None
+    return debugger.outputs
+
 
 TRAININGS = Path(__file__).parent / "trainings"
 
@@ -24,9 +32,9 @@ def test_the_short_training_has_the_numbers_of_the_long_one() -> None:
         debuggers.append(nncdbg.Debugger(nncdbg.load(TRAININGS / f"{name}.nnc", steps=20), data))
         assert debuggers[-1].run().reason == "end"
     short, long = debuggers
-    assert len(short.outputs["l"]) == 20
-    np.testing.assert_array_equal(short.outputs["l"], long.outputs["l"])
-    np.testing.assert_array_equal(short.outputs["rate"], long.outputs["rate"])
+    assert len(outputs_of(short)["l"]) == 20
+    np.testing.assert_array_equal(outputs_of(short)["l"], outputs_of(long)["l"])
+    np.testing.assert_array_equal(outputs_of(short)["rate"], outputs_of(long)["rate"])
     assert [track.numbers for track in short.tracks] == [track.numbers for track in long.tracks]
     for name in ("c1.w", "c1.b", "bn.scale", "bn.bias", "bn.mean", "bn.var", "c2.w", "c2.b", "fc.w", "fc.b"):
         np.testing.assert_array_equal(short.states[name], long.states[name])
@@ -143,7 +151,7 @@ def test_an_evaluation_does_not_enter_the_branch_that_updates() -> None:
     data = np.arange(8, dtype=np.float32).reshape(4, 2)
     debugger = nncdbg.Debugger(nncdbg.parse(EVALUATED.replace("<training>", "false")), {"x": data})
     debugger.run()
-    assert debugger.outputs["y"].tolist() == [20.0]
+    assert outputs_of(debugger)["y"].tolist() == [20.0]
     assert debugger.states["mean"] == 20.0
 
 
@@ -188,8 +196,8 @@ def test_an_input_hides_a_state_in_its_graph_only() -> None:
     other = HIDING.replace(
         "@layer(%x: f32[2], %w: f32[2], %b: f32[2])", "@layer(%x: f32[2], %scale: f32[2], %shift: f32[2])"
     ).replace("Add(@bias(Mul(%x, %w)), %b)", "Add(@bias(Mul(%x, %scale)), %shift)")
-    results = [nncdbg.run(nncdbg.parse(text), {"x": data})["l"] for text in (HIDING, other)]
-    np.testing.assert_array_equal(*results)
+    ours, theirs = (nncdbg.run(nncdbg.parse(text), {"x": data})["l"] for text in (HIDING, other))
+    np.testing.assert_array_equal(ours, theirs)
     assert nncdbg.parse(str(nncdbg.parse(HIDING))) == nncdbg.parse(HIDING)
 
 
@@ -200,3 +208,56 @@ def test_print_shows_the_input_that_hides_a_state() -> None:
     assert np.asarray(debugger["w"]).tolist() == [3.0, 6.0]
     debugger.step_out()
     assert np.asarray(debugger["w"]).tolist() == [1.0, 2.0]
+
+
+NORM = """opset 18
+state %w: f32[4,1,3,3] = RandomNormal(scale=0.4, seed=1.0, shape=[4,1,3,3])
+state %mean: f32[4] = zeros
+state %var: f32[4] = ConstantOfShape([4], value=f32[1] [1.0])
+
+graph @train() -> (%l: f32[]) {
+  %l: f32[], saved %s = @loss(RandomNormal(seed=3.0, shape=[8,1,6,6]))
+  %d_w = @loss.backward(1.0, %s)
+  update %w = nncdbg.SGD(%w, %d_w, lr=0.05)
+  return %l
+}
+
+graph @loss(%x: f32[8,1,6,6]) -> (%l: f32[]) {
+  %h: f32[8,4,4,4] = Conv(%x, %w)
+  <norm>
+  %e = Sub(Tanh(%y), 0.25)
+  %l: f32[] = ReduceMean(Mul(%e, %e), keepdims=0)
+  return %l
+}
+
+backward @loss.backward of @loss by (%w)
+run @train steps 4
+"""
+ALWAYS = """%y, %mean.1, %var.1 = BatchNormalization(%h, [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], %mean, %var, training_mode=1)
+  update %mean = %mean.1, %var = %var.1"""  # noqa: E501 - a line of the program
+BY_MODE = """%training: bool[] = true
+  if %training @batch {
+    %y.1, %mean.1, %var.1 = BatchNormalization(%h, [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], %mean, %var, training_mode=1)
+    update %mean = %mean.1, %var = %var.1
+    yield %y.1
+  } else @running {
+    %y.2 = BatchNormalization(%h, [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], %mean, %var)
+    yield %y.2
+  } -> (%y)"""  # noqa: E501 - a line of the program
+
+
+def test_batch_normalization_updates_its_statistics_in_one_of_two_branches() -> None:
+    """The gradient of the other branch needs the statistics, which are not updated if that branch runs."""
+    debuggers = [nncdbg.Debugger(nncdbg.parse(NORM.replace("<norm>", text))) for text in (ALWAYS, BY_MODE)]
+    for debugger in debuggers:
+        assert debugger.run().reason == "end"
+    always, by_mode = debuggers
+    np.testing.assert_array_equal(outputs_of(always)["l"], outputs_of(by_mode)["l"])
+    for name in ("w", "mean", "var"):
+        np.testing.assert_array_equal(always.states[name], by_mode.states[name])
+
+
+def test_a_gradient_that_needs_statistics_updated_before_is_an_error() -> None:
+    both = BY_MODE.replace("yield %y.2", "update %var = %var\n    yield %y.2")
+    with pytest.raises(GraphError, match="the gradient of @loss needs %var, which the graph updates"):
+        nncdbg.Debugger(nncdbg.parse(NORM.replace("<norm>", both)))

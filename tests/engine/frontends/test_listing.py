@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import nncdbg
-from nncdbg.engine.frontends.listing import without_defaults
+from nncdbg.engine.frontends.text import without_defaults
 from nncdbg.engine.ops.schema import schema, schema_names, versions_of
 from nncdbg.ir.records import Graph, Node, Program, Value
 from nncdbg.presentation.listing_window import LineMarks, window

@@ -244,7 +244,7 @@ sys.exit(report.exit_code)
     while not marker.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     document = json.loads(out)
     assert document["interrupted"] is True

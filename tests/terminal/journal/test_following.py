@@ -70,7 +70,7 @@ def _follow(folder: Path, *options: str) -> subprocess.Popen[str]:
 
 def test_a_pipe_gets_each_step_once_until_the_run_ends(writer: Start, tmp_path: Path) -> None:
     process = writer("25", "--wait")
-    out, err = _follow(tmp_path).communicate(timeout=60)
+    out, err = _follow(tmp_path).communicate(timeout=600)
     assert process.wait() == 0
     lines = out.splitlines()
     steps = [line for line in lines if "loss" in line and line.startswith("step")]
@@ -89,7 +89,7 @@ def test_following_ends_when_the_process_of_the_run_is_gone(writer: Start, tmp_p
     assert following.stdout.readline().startswith("step 0")
     (tmp_path / "end").touch()
     process.wait()
-    out, _ = following.communicate(timeout=60)
+    out, _ = following.communicate(timeout=600)
     assert following.returncode == 0
     assert out.splitlines()[-1] == "run 1 lost after 12 steps"
 
@@ -100,7 +100,7 @@ def test_ctrl_c_ends_following_and_not_the_run(writer: Start, tmp_path: Path) ->
     assert following.stdout is not None
     assert following.stdout.readline().startswith("step 0")
     following.send_signal(signal.SIGINT)
-    out, err = following.communicate(timeout=60)
+    out, err = following.communicate(timeout=600)
     assert (following.returncode, err) == (0, "note: stopped following; run 1 is still running\n")
     assert "ended" not in out
     (tmp_path / "end").touch()
@@ -119,10 +119,10 @@ def test_a_terminal_shows_the_log_of_the_moment_and_at_last_the_whole(writer: St
         dimensions=(30, 80),
         encoding="utf-8",
     )
-    child.expect("running", timeout=60)
-    child.expect("Ctrl-C stops following", timeout=60)
+    child.expect("running", timeout=600)
+    child.expect("Ctrl-C stops following", timeout=600)
     (tmp_path / "end").touch()
-    child.expect(pexpect.EOF, timeout=60)
+    child.expect(pexpect.EOF, timeout=600)
     child.close()
     assert process.wait() == 0
     assert child.exitstatus == 0
@@ -141,9 +141,9 @@ def test_ctrl_c_at_a_terminal_leaves_the_log_on_the_screen(writer: Start, tmp_pa
         dimensions=(30, 80),
         encoding="utf-8",
     )
-    child.expect("Ctrl-C stops following", timeout=60)
+    child.expect("Ctrl-C stops following", timeout=600)
     child.sendintr()
-    child.expect(pexpect.EOF, timeout=60)
+    child.expect(pexpect.EOF, timeout=600)
     child.close()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", child.before)
     assert child.exitstatus == 0

@@ -235,7 +235,7 @@ if child == 0:
         [sys.executable, "-m", "nncdbg", "record", "train.py", "--step", "3", "-o", "saved"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("saved in saved") == 1
@@ -346,7 +346,7 @@ def test_torch_is_imported_only_when_the_script_runs(tmp_path: Path) -> None:
         "open('train.py', 'w').close()\n"
         "raise SystemExit(main(['record', 'train.py']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2, done.stderr
     assert "nncdbg.torch needs the package torch, which is not installed" in done.stderr
     assert "pip install nncdbg[torch]" in done.stderr

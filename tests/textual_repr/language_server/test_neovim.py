@@ -82,7 +82,7 @@ def test_the_configuration_of_the_page_works(tmp_path: Path) -> None:
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert ran.stdout == EXPECTED, ran.stderr

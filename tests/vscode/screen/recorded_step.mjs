@@ -52,7 +52,7 @@ for step in range(2):
 `;
 
 /** Records step 2 of the training in the folder `step2` of the workspace. */
-function record(workspace, python) {
+export function record(workspace, python) {
   fs.writeFileSync(path.join(workspace, "train.py"), TRAINING);
   const found = spawnSync(python, ["-m", "nncdbg", "record", "train.py", "--step", "2", "-o", "step2"], { cwd: workspace, encoding: "utf8" });
   assert.equal(found.status, 0, found.stderr);

@@ -129,9 +129,17 @@ const STATUS_ICONS: Record<RunStatus, [string, string?]> = {
   lost: ["warning", "list.warningForeground"],
 };
 
+/** A run that has ended, but whose loss is not finite. */
+const ABNORMAL: [string, string] = ["warning", "testing.iconFailed"];
+
+function isAbnormal(run: Run): boolean {
+  const last = lossOf(run)?.values.at(-1);
+  return last !== undefined && !Number.isFinite(numberOf(last));
+}
+
 function itemOfRun(row: Extract<Row, { kind: "run" | "checkpoints" }>, hasRows: boolean): vscode.TreeItem {
   const { run } = row;
-  const [icon, color] = STATUS_ICONS[run.status] ?? ["circle-outline"];
+  const [icon, color] = run.status === "ended" && isAbnormal(run) ? ABNORMAL : STATUS_ICONS[run.status] ?? ["circle-outline"];
   const item = new vscode.TreeItem(titleOf(run), hasRows ? Expanded : None);
   item.iconPath = new vscode.ThemeIcon(icon, color === undefined ? undefined : new vscode.ThemeColor(color));
   item.description = descriptionOf(run);

@@ -24,6 +24,9 @@ export interface TimedStatement {
 /** [event, from, to]: positions of statements. */
 export type Wait = [string, number, number];
 
+/** [access, value, first, second]: an access such as `write-read`, and positions of statements. */
+export type Race = [string, string, number, number];
+
 /** The answer to `nncdbg/streams`. */
 export interface StreamTimeline {
   source: SourceLine["source"];
@@ -33,6 +36,7 @@ export interface StreamTimeline {
   lanes: Lane[];
   statements: TimedStatement[];
   waits: Wait[];
+  races: Race[];
 }
 
 export type ToStreams = { kind: "timeline"; timeline: StreamTimeline } | { kind: "status"; text: string };

@@ -113,3 +113,10 @@ test("a page has the values as numbers, with NaN and Inf", () => {
   assert.deepEqual(steps, Float64Array.of(0, 1, 2, 3, 4));
   assert.deepEqual(values, Float64Array.of(1, NaN, Infinity, -Infinity, NaN));
 });
+
+test("a run that has ended with a loss that is not finite has no check mark", () => {
+  const icon = (values) => itemOf({ kind: "run", journal: JOURNAL, run: run(9, { tracks: [track("loss", "train", values)] }), id: "9" }, true).iconPath.id;
+  assert.equal(icon([1, 0.5]), "pass");
+  assert.equal(icon([1, "NaN"]), "warning");
+  assert.equal(icon([1, "Infinity"]), "warning");
+});

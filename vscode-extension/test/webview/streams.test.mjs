@@ -20,6 +20,7 @@ const timeline = {
     statement(0, "main end", 2, 1, 12),
   ],
   waits: [["e2", 1, 3]],
+  races: [],
 };
 const measured = { ...timeline, measured: true, statements: timeline.statements.map((each) => ({ ...each, start: 100 * each.start + 50, duration: each.lane ? 100 : 0 })) };
 
@@ -42,6 +43,18 @@ test("an arrow leads from the statement that records an event to the one that wa
   const [from, to] = [boxes[1], boxes[3]];
   assert.ok(arrows[0].path.startsWith(`M${from.x + from.width} ${from.y + 14}C`));
   assert.ok(arrows[0].path.endsWith(` ${to.x} ${to.y + 14}`));
+});
+
+test("a race is a line between its statements, with words at both and in the note", () => {
+  const racing = { ...timeline, races: [["write-read", "%a", 0, 2]] };
+  const { boxes, races } = laidOut(racing, 100);
+  assert.equal(races.length, 1);
+  assert.equal(races[0].path, `M${boxes[0].x + boxes[0].width / 2} ${boxes[0].y + 28}L${boxes[2].x + boxes[2].width / 2} ${boxes[2].y}`);
+  for (const at of [0, 2]) {
+    assert.match(described(racing, timeline.statements[at]), /race \(write-read\) over %a of lines 8 and 10/);
+  }
+  assert.doesNotMatch(described(racing, timeline.statements[1]), /race/);
+  assert.match(note(racing), /^1 race: red lines/);
 });
 
 test("measured times fill the window, from the first statement on", () => {

@@ -1,6 +1,6 @@
 // Where the statements and waits of a timeline are drawn, in pixels.
 
-import type { StreamTimeline, TimedStatement, Wait } from "../../streams/messages";
+import type { Race, StreamTimeline, TimedStatement, Wait } from "../../streams/messages";
 
 /** The height of a lane, and of a statement in it. */
 export const LANE = 46;
@@ -37,6 +37,7 @@ export interface TimelineLayout {
   height: number;
   boxes: StatementBox[];
   arrows: Arrow[];
+  races: { of: Race; path: string }[];
 }
 
 const begin = ({ statements }: StreamTimeline) => Math.min(...statements.map(({ start }) => start));
@@ -67,6 +68,7 @@ export function laidOut(timeline: StreamTimeline, scale: number): TimelineLayout
     height: timeline.lanes.length * LANE,
     boxes,
     arrows: timeline.waits.map((of) => ({ event: of[0], of, path: arrow(boxes[of[1]], boxes[of[2]]) })),
+    races: timeline.races.map((of) => ({ of, path: straight(boxes[of[2]], boxes[of[3]]) })),
   };
 }
 
@@ -75,6 +77,12 @@ function arrow(from: StatementBox, to: StatementBox): string {
   const [x1, y1, x2, y2] = [from.x + from.width, from.y + BOX / 2, to.x, to.y + BOX / 2];
   const bend = Math.max(14, Math.abs(x2 - x1) / 3);
   return `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
+}
+
+/** A line between the middles of two statements that are not ordered. */
+function straight(from: StatementBox, to: StatementBox): string {
+  const [above, below] = from.y <= to.y ? [from, to] : [to, from];
+  return `M${above.x + above.width / 2} ${above.y + BOX}L${below.x + below.width / 2} ${below.y + (below.y > above.y ? 0 : BOX)}`;
 }
 
 /** The statement that a key moves to; undefined for another key, and at an end. */

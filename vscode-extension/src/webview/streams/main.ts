@@ -5,7 +5,7 @@ import { button, element, status, svgElement } from "../page/elements";
 import { Host } from "../page/host";
 import { BOX, LANE, type StatementBox, firstScale, fittingScale, laidOut, neighbor } from "./layout";
 import "./style.css";
-import { described, note } from "./text";
+import { described, note, raceText } from "./text";
 
 const ZOOM = 1.4;
 /** Lanes have one of these colors, in turn. */
@@ -69,7 +69,8 @@ function draw(): void {
     return svgElement("path", { class: "wait", d: path, "marker-end": "url(#head)" }, svgElement("title", {}, words));
   });
   boxes = layout.boxes.map((box) => boxOf(timeline, box));
-  svg.replaceChildren(arrowHead(), ...lines, ...boxes, ...arrows);
+  const races = layout.races.map(({ of, path }) => svgElement("path", { class: "race", d: path }, svgElement("title", {}, raceText(timeline, of))));
+  svg.replaceChildren(arrowHead(), ...lines, ...boxes, ...arrows, ...races);
   const current = timeline.statements.findIndex(({ state }) => state === "current");
   const reachable = boxes[focused >= 0 ? focused : Math.max(0, current)];
   reachable?.setAttribute("tabindex", "0");
