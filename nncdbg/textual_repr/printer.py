@@ -846,7 +846,7 @@ class _Output:
             return
         node = block.graph.nodes[block.pc]
         self.comment(node.comment, "##")
-        if node.subgraphs:
+        if node.kind in (Kind.IF, Kind.WHILE):
             line = self.put_statement(node)
             block.lines.append(line)
             self.open(node.subgraphs[0], (*block.path, block.pc, 0), node, line)

@@ -149,7 +149,7 @@ def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
             names.saved = definition(cursor, names).name
             break
         values.append(definition(cursor, names))
-    cursor.expect("=", "write = after the outputs, as in %y: f32[2] = Relu(%x)")
+    cursor.expect("=", "write = after the outputs, as in %y = Relu(%x) : f32[2]")
     return tuple(values)
 
 

@@ -25,6 +25,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -346,11 +347,17 @@ PyObject* places_of_user(Given given, Py_ssize_t count, const char* usage, const
   return PyList_AsTuple(found.object);
 }
 
+std::map<std::pair<PyObject*, int>, PyObject*> lines;  // of instructions of codes, which `kind_of_frame` keeps
+
 // user_lines(frame, most, kind_of_frame): the files and lines of the frames.
 PyObject* user_lines(PyObject*, Given given, Py_ssize_t count) {
   return places_of_user(given, count, "user_lines takes a frame, a number and a function", [](const Search& search) {
-    Owned file(PyObject_GetAttr(search.code.object, names.file));
-    return file ? Py_BuildValue("Oi", file.object, PyFrame_GetLineNumber(search.here())) : nullptr;
+    PyObject*& line = lines[{search.code.object, PyFrame_GetLasti(search.here())}];
+    if (line == nullptr) {
+      Owned file(PyObject_GetAttr(search.code.object, names.file));
+      line = file ? Py_BuildValue("Oi", file.object, PyFrame_GetLineNumber(search.here())) : nullptr;
+    }
+    return Py_XNewRef(line);
   });
 }
 

@@ -347,10 +347,11 @@ class TapedFrames:
                 last = _TapedFrame(code, -1, call)
                 stack.append(last)
             moved = moved or last.at != at
-            line = next((line for _, line in lines_of(((code, at),))), 0)
             visit = last.call.visit
-            if visit is None or visit.line != line or at < last.at:
-                last.call.visit = Visit(last.call, line)
+            if visit is None or at != last.at:
+                line = next((line for _, line in lines_of(((code, at),))), 0)
+                if visit is None or visit.line != line or at < last.at:
+                    last.call.visit = Visit(last.call, line)
             last.at, caller = at, last.call.visit
         del stack[len(places) :]
         for depth, frame in enumerate(stack):

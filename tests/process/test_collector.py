@@ -24,13 +24,13 @@ class Cyclic:
 
 with collector_paused(freeze=True):
     records = Cyclic()
-alive = weakref.ref(records)
+reference = weakref.ref(records)
 del records
 gc.collect()
-assert alive() is not None, "a frozen record is not collected"
+assert reference() is not None, "a frozen record is not collected"
 with collector_paused(freeze=True):
     pass
-assert alive() is None
+assert reference() is None
 """
 
 

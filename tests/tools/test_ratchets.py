@@ -82,7 +82,7 @@ def modules_with_one_importer() -> Iterator[str]:
 
 
 MOST: dict[Callable[[], Iterable[str]], int] = {
-    trees: 695,
+    trees: 698,
     engine_names: 0,
     imports_by_string: 0,
     long_parameter_lists: 25,

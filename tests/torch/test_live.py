@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.torch import storages  # noqa: E402
 from nncdbg.torch.live.breakpoints import parse_breakpoint  # noqa: E402
+from nncdbg.torch.live.target import ScriptTarget  # noqa: E402
 from nncdbg.torch.live.training import LiveTraining  # noqa: E402
 from nncdbg.torch.storages import NotCopied  # noqa: E402
 
@@ -84,6 +86,27 @@ def test_stops_do_not_change_the_training(history):
     found = stops.run("aten.tanh", "aten.bernoulli_", "@backward", "%out.weight", history=history)
     assert all(map(torch.equal, found, train()))
     assert len(stops.seen) > 15
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_moves_by_lines_do_not_change_the_training(history):
+    moves = [*["step"] * 8, "back", "next", "rback", "finish", "nexti", "backi", *["next"] * 8]
+
+    def hold(debugger):
+        target = ScriptTarget(live, debugger)
+        stops.append(target.source.frames()[0].line)
+        while not target.continues:
+            with suppress(UsageError):
+                target.source.move(moves.pop(0) if moves else "next")
+
+    stops = []
+    live = LiveTraining(hold, [].append, history=history)
+    live.add(parse_breakpoint(1, f"test_live.py:{LINE}"))
+    with live:
+        found = train()
+    assert all(map(torch.equal, found, train()))
+    assert len(stops) > 10
+    assert LINE in stops
 
 
 def test_operator_with_condition_on_its_result():

@@ -226,7 +226,7 @@ class BackwardPass:
         Return False if there is none.  Raises UnsupportedOp if it draws random numbers, because a repetition
         would draw others.
         """
-        if node.subgraphs:
+        if node.kind in (Kind.IF, Kind.WHILE):
             self._through_blocks(node, cotangents)
             return True
         operands: list[Operand] = [operand for operand in node.inputs if operand is not None]

@@ -493,10 +493,13 @@ def _lines_of(file: str) -> dict[int, str]:
     return dict(enumerate(data.decode("utf-8", "replace").splitlines(), 1))
 
 
+_NESTING = (Kind.IF, Kind.WHILE)
+
+
 def _trace_of(program: Program, traced: Mapping[tuple[str, int], tuple[str, str]]) -> SourceTrace | None:
     """Return the trace of a program; None with control flow, or with a graph that is called twice."""
     called = calls_in(program)
-    if any(node.subgraphs for node in walk_nodes(program)) or len(called) > len({*called}):
+    if any(node.kind in _NESTING for node in walk_nodes(program)) or len(called) > len({*called}):
         return None
     graphs = {id(node): name for name, graph in program.graphs.items() for node in graph.nodes}
 

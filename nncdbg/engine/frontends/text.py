@@ -19,6 +19,7 @@ from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.engine.ops.aten.operators import VIEWS
 from nncdbg.engine.ops.schema import schema, version_of
 from nncdbg.errors import LoadError
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import reads
 from nncdbg.ir.records import Attribute, Node, Program
 from nncdbg.ir.records import Path as BlockPath
@@ -166,7 +167,7 @@ def without_defaults(program: Program) -> Program:
     """
 
     def statement(path: BlockPath, pc: int, node: Node) -> Node:
-        if not node.attributes or node.subgraphs or is_torch(node.op):
+        if not node.attributes or node.kind is not Kind.OP or is_torch(node.op):
             return node  # A recorded statement has the arguments of its call, and its schema needs torch.
         found = schema(node.op, version_of(node.op, program.opsets))
         if found is None:

@@ -441,7 +441,7 @@ class LiveTraining:
             self.mode.asleep = self._records_step
 
     def _follow(self, wanted: str | LineGoal, operator: Operator) -> None:
-        """Let the script run on from an operator as the user wants."""
+        """Let the script run on from an operator to what the user has chosen."""
         mode = self.mode
         if not isinstance(wanted, LineGoal):
             mode.goal = _goal(wanted, operator)

@@ -41,7 +41,7 @@ def trace(file, *lines):
 
 def model(file, *, scoped=True):
     """Return a model of two blocks; each node has the stack trace of its line in `file`."""
-    nodes = []
+    nodes: list[tuple[onnx.NodeProto, tuple[int, ...], int | None]] = []
     value = "x"
     for number in range(2):
         double, log, total = (f"{name}.{number}" for name in ("double", "log", "sum"))
@@ -52,10 +52,10 @@ def model(file, *, scoped=True):
         ]
         value = total
     nodes.append((helper.make_node("Neg", [value], ["y"]), (NEGATE,), None))
-    for node, lines, number in nodes:
+    for node, lines, block in nodes:
         node.metadata_props.add(key="pkg.torch.onnx.stack_trace", value=trace(file, *lines))
-        if scoped and number is not None:
-            scopes = f"['', 'blocks.{number}', '{node.output[0]}']"
+        if scoped and block is not None:
+            scopes = f"['', 'blocks.{block}', '{node.output[0]}']"
             node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
     given, returned = (
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")
@@ -117,7 +117,9 @@ def test_a_breakpoint_stops_in_each_call(source):
 
 def test_a_finding_has_a_traceback(source):
     report = nncdbg.watch(nncdbg.load(model(source)), {"x": np.array([1, 0], np.float32)})
-    assert [(each.line, each.text.strip()) for each in report.findings[0].source.lines] == [
+    found = report.findings[0].source
+    assert found is not None
+    assert [(each.line, each.text.strip()) for each in found.lines] == [
         (CALL, "x = block(x)"),
         (LOG, "return x + log(h)"),
     ]
@@ -222,4 +224,6 @@ def test_a_saved_folder_keeps_the_source(source, tmp_path):
     source.unlink()
     target = ProgramTarget(nncdbg.Debugger(tmp_path / "saved"))
     assert place(target) == ("forward", CALL)
-    assert Path(target.source.frames()[0].file) == source
+    view = target.source
+    assert view is not None
+    assert Path(view.frames()[0].file) == source

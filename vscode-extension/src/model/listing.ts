@@ -31,7 +31,7 @@ export function programOf(file: string): string {
 
 /** ms after the first activation in which a model that VS Code has begun to open may still appear as a text. */
 const FIRST_OPENED = 5000;
-/** The key of the extension's state: VS Code knows that models have an editor. */
+/** The key of the extension's state: models are registered with VS Code. */
 const REGISTERED = "models have an editor";
 
 /** Opens the listing of a model in the text editor, or shows why it cannot. */
