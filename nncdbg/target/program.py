@@ -108,6 +108,11 @@ class ProgramTarget(Target):
 
     @property
     def stops(self) -> ProgramStops:  # type: ignore[override]
+        return self._program_stops
+
+    @property
+    def _program_stops(self) -> ProgramStops:
+        """The stops of the program itself, which a script has besides its own."""
         return ProgramStops(self._debugger, self._cells, self.source)
 
     @property
@@ -184,7 +189,7 @@ class ProgramTarget(Target):
         return self._debugger.breakpoints.placement.named.known[kind]
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
-        return self.stops.lines(place)
+        return self._program_stops.lines(place)
 
     @property
     def source(self) -> SourceView | None:

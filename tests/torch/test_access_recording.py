@@ -64,10 +64,10 @@ def test_operators_are_recorded_with_the_bytes_that_they_read_and_write(tmp_path
         buffer = torch.empty(4, 2)
         torch.exp(y, out=buffer)
     assert statements(read_schedule_log(file)) == [
-        "%t1: f32[2,4] = kernel.mm(%t0, %weight) | s0 record e3",
-        "%t2: f32[2,4] = kernel.add_(%t1) | s7 wait e3",
-        "%t3: f32[4,2] = kernel.clone(%t2) | s7",
-        "%t4: f32[4,2] = kernel.exp(%t3) | s7",
+        "%t1 = kernel.mm(%t0, %weight) : f32[2,4] | s0 record e3",
+        "%t2 = kernel.add_(%t1) : f32[2,4] | s7 wait e3",
+        "%t3 = kernel.clone(%t2) : f32[4,2] | s7",
+        "%t4 = kernel.exp(%t3) : f32[4,2] | s7",
     ]
     assert not validate(read_schedule_log(file).program, read_schedule_log(file).plan).problems
 
@@ -145,7 +145,7 @@ def test_a_read_of_the_host_comes_before_its_synchronization(tmp_path: Path) -> 
     ][-3:] == [
         "kernel.wait_inside(%t0) | s5 record e0",
         "kernel.synchronize() | host wait e0",
-        "kernel.wait_inside()",
+        "kernel.wait_inside() : f32[2]",
     ]
 
 

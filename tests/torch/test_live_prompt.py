@@ -496,7 +496,7 @@ def test_breakpoint_in_a_forward_opens_the_prompt_at_the_next_operator(tmp_path)
     assert code == 0, err
     assert "Paused: nncdbg.breakpoint() at script.py:12" in out
     assert "script.py:13  return torch.relu(h) * 2" in out
-    assert out.index("aten.relu.default") < out.index("aten.mul.Tensor") < out.index("first 12.0")
+    assert out.index("aten.relu(") < out.index("aten.mul(") < out.index("first 12.0")
     assert "cannot start inside a dispatch mode" in out
 
 
@@ -505,7 +505,7 @@ def test_debug_stops_in_its_block_and_at_the_next_operator(tmp_path):
     assert code == 0, err
     assert "Breakpoint 1, op aten.mul if min($out) < 0" in out
     assert "catch nan: the first NaN is in %log" in out
-    assert out.count("aten.mul.Tensor(") == 1
+    assert out.count("aten.mul(") == 1
     assert "Paused: nncdbg.torch.debug()" in out
     assert "aten.add.Tensor(" in out
 

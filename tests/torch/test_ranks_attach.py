@@ -287,7 +287,7 @@ def test_editor_has_one_session_with_a_thread_per_rank(tmp_path, monkeypatch):
             assert stop["threadId"] == second
             assert not stop["allThreadsStopped"]
             [frame, *_] = client.request("stackTrace", {"threadId": second})["stackFrames"]
-            assert frame["source"]["name"] == "main-rank1.nnc"
+            assert frame["source"]["name"] == "train.py"
             inputs = client.request("scopes", {"frameId": frame["id"]})["scopes"][0]
             [variable] = client.request("variables", {"variablesReference": inputs["variablesReference"]})[
                 "variables"
