@@ -16,8 +16,7 @@ from nncdbg.ir.records import Location, type_of
 from nncdbg.ir.source_trace import NO_VISIT, SourceOrder, SourceTrace
 from nncdbg.ir.walk import fitting_trace
 from nncdbg.nan_watch.records import FindingSite, Operand, SourceTraceback, TracebackLine, WatchFinding
-from nncdbg.presentation.source_files import source_text
-from nncdbg.presentation.source_view import names_on
+from nncdbg.presentation.source_files import names_on, source_text
 from nncdbg.stats import summarize
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,3 +85,12 @@ def source_place(program: Program, location: Location | None) -> str:
     text = source_text(program, location)
     place = f"from {location.file}" + (f":{location.line}" if location.line is not None else "")
     return f"{place}  {text}" if text else place
+
+
+def names_on(text: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names that a line of source mentions, and their gradients."""
+    return {
+        name: value
+        for name, value in names.items()
+        if re.search(rf"(?<![\w.]){re.escape(name.removesuffix('.grad'))}(?!\w)", text)
+    }

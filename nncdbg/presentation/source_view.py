@@ -14,6 +14,7 @@ from nncdbg.escaping import printable_line
 from nncdbg.expression import spelled
 from nncdbg.presentation.expressions import AsWritten
 from nncdbg.presentation.listing_window import CALLER, HERE, around
+from nncdbg.presentation.source_files import names_on
 from nncdbg.presentation.stops import (
     concerned_values,
     show_reason,
@@ -137,15 +138,6 @@ def source_lines(
         if here and frame is not None:
             names = frame.names if frame.parameter else names_on(text, frame.names)
             yield from value_lines(screen, target, names, " " * (width + 8))
-
-
-def names_on(text: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Return the names that a line of source mentions, and their gradients."""
-    return {
-        name: value
-        for name, value in names.items()
-        if re.search(rf"(?<![\w.]){re.escape(name.removesuffix('.grad'))}(?!\w)", text)
-    }
 
 
 def value_lines(

@@ -49,6 +49,7 @@ class _Call:
     ends: list[End] = field(default_factory=list)
     uses: int = 0
     """How often it used the function at its end so far."""
+    thread: int = field(default_factory=threading.get_ident)
 
     def tell(self, begin: Begin, end: End) -> None:
         given = self.frame.f_locals
@@ -85,10 +86,14 @@ def on_compiled_call(begin: Begin, end: End, *, begun: bool = False) -> Callable
 
 
 def _forget_ended() -> None:
-    """Forget the calls whose frame has ended without the use of the function at its end."""
+    """Forget the calls whose frame has ended without the use of the function at its end.
+
+    The frames of other threads are not read: Python 3.11 returns wrong ones of a thread that imports.
+    """
+    threads = {call.thread for call in _running.values()}
     # A variable that is left with the frame of this function would keep it and all of its callers.
     frames: set[int] = set()
-    tops = sys._current_frames()
+    tops = {thread: top for thread, top in sys._current_frames().items() if thread in threads}
     while tops:
         frame: FrameType | None = tops.popitem()[1]
         while frame is not None:

@@ -67,7 +67,7 @@ def test_catch_where_back_and_continue_to_the_next_step(debug):
     assert "gradient of train.py:27  return (a - b).square().sum(dim=-1).sqrt()" in out
     assert "train.py:40  loss.backward()" in out
     assert "The script is here" in out
-    assert ">> 79   %unsqueeze" in out
+    assert re.search(r">> [0-9]+   %unsqueeze", out)
     assert "step 6 loss nan" in out
 
 
@@ -507,7 +507,7 @@ def test_debug_stops_in_its_block_and_at_the_next_operator(tmp_path):
     assert "catch nan: the first NaN is in %log" in out
     assert out.count("aten.mul(") == 1
     assert "Paused: nncdbg.torch.debug()" in out
-    assert "aten.add.Tensor(" in out
+    assert "-> 11 y + 1" in out
 
 
 def test_stop_without_history_says_how_to_get_it(debug):

@@ -63,7 +63,7 @@ def test_the_step_opens_and_why_names_the_division(folder: Path) -> None:
     assert code == 0, error
     assert "the first NaN is in %div: aten.div.Tensor produced it from operands without NaN" in out
     assert "cause: zero divided by zero" in out
-    assert '"examples/overnight.py":31' in out
+    assert "in Classifier.forward, examples/overnight.py:31, called from <module>" in out
 
 
 def test_the_fork_continues_with_the_fix(folder: Path) -> None:

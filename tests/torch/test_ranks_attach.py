@@ -288,7 +288,8 @@ def test_editor_has_one_session_with_a_thread_per_rank(tmp_path, monkeypatch):
             assert not stop["allThreadsStopped"]
             [frame, *_] = client.request("stackTrace", {"threadId": second})["stackFrames"]
             assert frame["source"]["name"] == "train.py"
-            inputs = client.request("scopes", {"frameId": frame["id"]})["scopes"][0]
+            scopes = client.request("scopes", {"frameId": frame["id"]})["scopes"]
+            inputs = next(each for each in scopes if each["name"] == "Inputs")
             [variable] = client.request("variables", {"variablesReference": inputs["variablesReference"]})[
                 "variables"
             ]

@@ -30,7 +30,7 @@ from nncdbg.dap_server.variables.places import (
 from nncdbg.dap_server.variables.scopes import SCOPES, here, hover_children, names_of_call
 from nncdbg.dap_server.variables.scopes import scope_children as children_of_scope
 from nncdbg.errors import NotComputed, UsageError
-from nncdbg.presentation.source_view import names_on
+from nncdbg.presentation.source_files import names_on
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

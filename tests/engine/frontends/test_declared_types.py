@@ -129,7 +129,7 @@ def test_a_stale_shape_is_reported_and_the_model_runs(name, flat):
 def test_correct_declarations_are_kept_without_a_note():
     program = nncdbg.load(two_layers(h=(2, 5), r=(2, 5)))
     assert program.notes == ()
-    assert ") : f32[2,5] loc(node \"/enc/mm\")" in str(program)
+    assert ') : f32[2,5] loc(node "/enc/mm")' in str(program)
 
 
 def test_many_stale_shapes_are_counted():
