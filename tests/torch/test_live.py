@@ -94,13 +94,16 @@ def test_moves_by_lines_do_not_change_the_training(history):
 
     def hold(debugger):
         target = ScriptTarget(live, debugger)
-        stops.append(target.source.frames()[0].line)
+        source = target.source
+        assert source is not None
+        stops.append(source.frames()[0].line)
         while not target.continues:
             with suppress(UsageError):
-                target.source.move(moves.pop(0) if moves else "next")
+                source.move(moves.pop(0) if moves else "next")
 
-    stops = []
-    live = LiveTraining(hold, [].append, history=history)
+    stops: list[int] = []
+    notes: list[str] = []
+    live = LiveTraining(hold, notes.append, history=history)
     live.add(parse_breakpoint(1, f"test_live.py:{LINE}"))
     with live:
         found = train()
