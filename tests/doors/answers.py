@@ -32,7 +32,7 @@ MOST_STOPS = 12
 _BORN = re.compile(r"originates? at this statement:")
 _LINE = re.compile(r"line (\d+)")
 _ENTERED = re.compile(r"^(?:catch \w+: )?(%\S+) has (?:NaN|Inf) (?:before|since)")
-_CAUSE = re.compile(r"^\s+cause: ([^:(]+)(?: \(inside| *$|:)")
+_CAUSE = re.compile(r"^\s*cause: ([^:(]+)(?: \(inside| *$|:)")
 _EARLIER = re.compile(r"^  \w+ originates at (line \d+),")
 
 
@@ -141,7 +141,11 @@ class Stops:
             if _has(answers, wanted):
                 self.why = [*parsed(typed.type("why"), here)]
                 body = exception_info(adapter(typed.debugger), ExceptionInfoArguments(thread_id=1))
-                self.exception = [*parsed(body.description or "", here)]
+                lines = (body.description or "").splitlines()
+                # The box gives the cause and the hint first, and then the finding.
+                advice = [line for line in lines if line.startswith(("cause: ", "hint: ", " "))]
+                finding = [line for line in lines if line not in advice]
+                self.exception = [*parsed("\n".join([*finding, *advice]), here)]
                 return
 
 

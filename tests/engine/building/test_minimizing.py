@@ -159,7 +159,7 @@ def test_a_gradient_by_constants_of_graphs_of_the_same_name(tmp_path: Any) -> No
 # -- minimize ----------------------------------------------------------------------------------
 
 GOLDEN = """graph @train(%x: f64[N,3], %t: f64[N,2], %k: i64[]) -> (%l: f64[], %d_x: f64[N,3]) {
-  _, %l, saved %saved = @main(%x, %t, %k) : f64[N,2], _ : f64[]
+  _, %l, saved %saved = @main(%x, %t, %k) : f64[N,2], f64[]
   %d_dec.w, %d_x = @main.backward(_, 1.0, %saved) : f64[4,2], f64[N,3]
   %dec.w.1, %dec.w.velocity.1 = nncdbg.SGD(%dec.w, %d_dec.w, %dec.w.velocity, lr=0.1, momentum=0.9) : f64[4,2], f64[4,2]
   update %dec.w = %dec.w.1, %dec.w.velocity = %dec.w.velocity.1

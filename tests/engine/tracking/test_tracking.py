@@ -47,7 +47,7 @@ def batches() -> list[Any]:
 def test_the_accuracy_of_each_step_is_that_of_a_loop_in_numpy() -> None:
     """N9: the labels are not in the graph, and follow the shuffled batches."""
     debugger = opened()
-    debugger.break_at(line=line_of(WHOLE, "%l: f32[] = Softmax"))
+    debugger.break_at(line=line_of(WHOLE, "%l = Softmax"))
     expected = []
     for batch in batches():
         assert debugger.run().reason == "breakpoint"
@@ -131,7 +131,7 @@ def test_a_run_without_data() -> None:
     text = """state %w: f32[2] = RandomNormal(seed=1.0, shape=[2])
 
 graph @train() -> () {
-  %half: f32[2] = Mul(%w, 0.5)
+  %half = Mul(%w, 0.5) : f32[2]
   update %w = %half
   return
 }
@@ -342,17 +342,17 @@ def test_data_that_are_not_given_are_an_error_before_the_run(track: str, words: 
         assert each in str(raised.value)
 
 
-TWICE = TRAIN.replace("%y: f32[N,3] = MatMul(%h, %w)", "%y: f32[N,3] = Add(%o, %p)").replace(
-    "  %y: f32[N,3] = Add(%o, %p)",
-    "  %o: f32[N,3] = @layer(%h)\n  %p: f32[N,3] = @layer(%h)\n  %y: f32[N,3] = Add(%o, %p)",
+TWICE = TRAIN.replace(
+    "  %y = MatMul(%h, %w) : f32[N,3]",
+    "  %o = @layer(%h) : f32[N,3]\n  %p = @layer(%h) : f32[N,3]\n  %y = Add(%o, %p) : f32[N,3]",
 )
 IN_A_BRANCH = TRAIN.replace(
-    "  %y: f32[N,3] = MatMul(%h, %w)",
+    "  %y = MatMul(%h, %w) : f32[N,3]",
     """  if %training @a {
-    %b: f32[N,3] = @layer(%h)
+    %b = @layer(%h) : f32[N,3]
     yield %b
   } else @c {
-    %d: f32[N,3] = MatMul(%h, %w)
+    %d = MatMul(%h, %w) : f32[N,3]
     yield %d
   } -> (%y: f32[N,3])""",
 )
@@ -361,12 +361,12 @@ TWO_GRAPHS = TRAIN.replace(
 )
 LAYERS = """
 graph @layer(%x: f32[N,2]) -> (%inner: f32[N,3]) {
-  %inner: f32[N,3] = MatMul(%x, %w)
+  %inner = MatMul(%x, %w) : f32[N,3]
   return %inner
 }
 
 graph @other(%x: f32[N,2]) -> (%inner: f32[N,3]) {
-  %inner: f32[N,3] = MatMul(%x, %w)
+  %inner = MatMul(%x, %w) : f32[N,3]
   return %inner
 }
 
