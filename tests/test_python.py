@@ -23,8 +23,8 @@ EXAMPLE = ROOT / "examples" / "first_steps.nnc"
 TEXT = """#nncdbg 1
 
 graph @main(%x: f32[4]) -> (%y: f32[4]) {
-  %h: f32[4] = Log(%x)
-  %y: f32[4] = Mul(%h, 0.0)
+  %h = Log(%x) : f32[4]
+  %y = Mul(%h, 0.0) : f32[4]
   return %y
 }
 """
@@ -208,7 +208,7 @@ def test_a_command_that_fails_raises(commands: str, message: str) -> None:
 
 
 def test_reduce_writes_a_bundle_with_the_finding(tmp_path: Path) -> None:
-    program = nncdbg.parse(TEXT.replace("%h: f32[4] = Log(%x)", "%z = Neg(%x)\n  %h: f32[4] = Log(%x)"))
+    program = nncdbg.parse(TEXT.replace("%h = Log(%x) : f32[4]", "%z = Neg(%x)\n  %h = Log(%x) : f32[4]"))
     reduced = nncdbg.reduce(program, {"x": [-1.0, 1.0, 2.0, 3.0]}, folder=tmp_path / "repro", fail_on="nan")
     assert (reduced.finding.kind, reduced.finding.statement) == ("nan", "%h = Log(%x) : f32[1]")
     assert "Neg" not in str(reduced.program)
@@ -222,8 +222,8 @@ def test_reduce_writes_a_bundle_with_the_finding(tmp_path: Path) -> None:
 
 def test_bisect_reports_the_statements_that_must_keep_their_types() -> None:
     text = """graph @main(%x: f32[4]) -> (%y: f32[4]) {
-  %h: f32[4] = Exp(%x)
-  %y: f32[4] = Log(%h)
+  %h = Exp(%x) : f32[4]
+  %y = Log(%h) : f32[4]
   return %y
 }
 """

@@ -33,7 +33,7 @@ _BORN = re.compile(r"originates? at this statement:")
 _LINE = re.compile(r"line (\d+)")
 _ENTERED = re.compile(r"^(?:catch \w+: )?(%\S+) has (?:NaN|Inf) (?:before|since)")
 _CAUSE = re.compile(r"^\s*cause: ([^:(]+)(?: \(inside| *$|:)")
-_EARLIER = re.compile(r"^  \w+ originates at (line \d+),")
+_EARLIER = re.compile(r"^\s*\w+ originates at (line \d+),")
 
 
 def disagreements(case: Case) -> dict[str, str] | None:

@@ -95,8 +95,8 @@ def test_the_collector_frees_variables_at_any_time(seed: int, lazy: bool, librar
 def test_a_step_shows_the_text_of_the_model(library: str) -> None:
     """D10: `stepIn` at a call of a program shows its text, for arrays of both libraries."""
     text = """graph @net(%x: f32[2,3]) -> (%y: f32[2,3]) {
-  %h: f32[2,3] = Relu(%x)
-  %y: f32[2,3] = Neg(%h)
+  %h = Relu(%x) : f32[2,3]
+  %y = Neg(%h) : f32[2,3]
   return %y
 }
 """
