@@ -134,8 +134,8 @@ exports.tests = {
     const { uri, document } = await shown();
     const all = new vscode.Range(0, 0, document.lineCount, 0);
     const hints = await execute("executeInlayHintProvider", uri, all);
-    assert.deepEqual(hints.map((each) => each.label), [": f32[2,3]"]);
-    const written = TEXT.replace("%a =", "%a: f32[2,3] =");
+    assert.deepEqual(hints.map((each) => each.label), [" : f32[2,3]"]);
+    const written = TEXT.replace("Relu(%x)", "Relu(%x) : f32[2,3]");
     assert.equal(await applied(document, hints[0].textEdits), written);
   },
 
