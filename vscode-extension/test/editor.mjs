@@ -12,6 +12,9 @@ class Position {
   constructor(line, character) {
     Object.assign(this, { line, character });
   }
+  translate(lines, characters) {
+    return new Position(this.line + lines, this.character + characters);
+  }
 }
 
 class Range {
@@ -118,6 +121,7 @@ export const editor = {
   TreeItemCollapsibleState: { None: 0, Collapsed: 1, Expanded: 2 },
   ThemeIcon: record("id", "color"),
   ThemeColor: record("id"),
+  DecorationRangeBehavior: { ClosedClosed: 1 },
   debug: {
     activeDebugSession: { type: "nncdbg", id: "active" },
     activeStackItem: undefined,
@@ -129,7 +133,12 @@ export const editor = {
     executed: [],
     executeCommand: async (...command) => void editor.commands.executed.push(command),
   },
-  window: { registerWebviewViewProvider: listen, tabGroups: { activeTabGroup: {} }, visibleTextEditors: [] },
+  window: {
+    registerWebviewViewProvider: listen,
+    createTextEditorDecorationType: (options) => ({ ...options, dispose: () => undefined }),
+    tabGroups: { activeTabGroup: {} },
+    visibleTextEditors: [],
+  },
   workspace: { isTrusted: true, asRelativePath: (path) => path.replace("/work/", "") },
   extensions: { all: [] },
 };

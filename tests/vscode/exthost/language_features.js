@@ -134,8 +134,8 @@ exports.tests = {
     const { uri, document } = await shown();
     const all = new vscode.Range(0, 0, document.lineCount, 0);
     const hints = await execute("executeInlayHintProvider", uri, all);
-    assert.deepEqual(hints.map((each) => each.label), [": f32[2,3]"]);
-    const written = TEXT.replace("%a =", "%a: f32[2,3] =");
+    assert.deepEqual(hints.map((each) => each.label), [" : f32[2,3]"]);
+    const written = TEXT.replace("Relu(%x)", "Relu(%x) : f32[2,3]");
     assert.equal(await applied(document, hints[0].textEdits), written);
   },
 
@@ -164,8 +164,8 @@ exports.tests = {
     const { uri, document } = await shown();
     const lenses = await execute("executeCodeLensProvider", uri);
     const titles = lenses.map((each) => each.command.title);
-    assert.deepEqual(titles, ["Debug graph", "3 statements", "2 statements", "1 call"]);
-    const { command, arguments: given } = lenses[3].command;
+    assert.deepEqual(titles, ["Debug graph", "3 statements", "inputs: x = random · change", "2 statements", "1 call"]);
+    const { command, arguments: given } = lenses[4].command;
     await vscode.commands.executeCommand(command, ...given);
     const [item] = await execute("prepareCallHierarchy", uri, after(document, "graph @lay"));
     assert.equal(item.name, "@layer");

@@ -36,7 +36,7 @@ exports.tests = {
   },
 
   async "when the server dies the session ends, and breakpoints stay"() {
-    breakAt(NAN, lineOf(NAN, "%probs:"));
+    breakAt(NAN, lineOf(NAN, "%probs ="));
     await start(NAN);
     await stopped("entry");
     const { body } = events.findLast((each) => each.event === "process");
@@ -64,7 +64,7 @@ exports.tests = {
   },
 
   async "a session attaches to a listening Python program"() {
-    breakAt(FIRST_STEPS, lineOf(FIRST_STEPS, "%scores:"));
+    breakAt(FIRST_STEPS, lineOf(FIRST_STEPS, "%scores ="));
     const child = spawn(plan.python, [at("listening.py")], { cwd: root, stdio: ["ignore", "pipe", "inherit"] });
     try {
       const [port] = await new Promise((resolve) => child.stdout.once("data", (data) => resolve(/\d+/.exec(data))));
@@ -73,7 +73,7 @@ exports.tests = {
       const configuration = { type: "nncdbg", request: "attach", name: "a", connect };
       assert.equal(await vscode.debug.startDebugging(vscode.workspace.workspaceFolders[0], configuration), true);
       await stopped("breakpoint");
-      assert.equal((await top()).line, lineOf(FIRST_STEPS, "%scores:"));
+      assert.equal((await top()).line, lineOf(FIRST_STEPS, "%scores ="));
     } finally {
       child.kill();
     }

@@ -60,9 +60,9 @@ export const tests = {
     await screen.row("debug-variables", /step = 1/);
     await screen.picture("live-python");
 
-    await screen.continueTo("aten.tanh");
-    await screen.row("debug-call-stack", /train\.py:12/);
-    await screen.row("debug-variables", /hidden\.addmm = f32\[16,8\]/);
+    await screen.continueTo("torch.tanh(");
+    await screen.row("debug-call-stack", /Net\.forward/);
+    await screen.row("debug-variables", /points = f32\[16,4\]/);
     await screen.picture("live-operator");
 
     // Python pauses within the operator: its variables and the tensors are those of one moment.
@@ -85,7 +85,7 @@ export const tests = {
 
     // Each continues; the next stop is Python's, once, although VS Code sends this breakpoint to both.
     await screen.pressUntil("F5", python.filter({ hasText: /running/i }), "Python runs");
-    await screen.rows("debug-call-stack", { hasText: "@forward" }).click();
+    await screen.rows("debug-call-stack", { hasText: "Net.forward" }).click();
     await screen.continueTo("batch = ");
     // The second batch: the first has made a loss.
     await screen.row("debug-variables", /loss = tensor/);
@@ -111,11 +111,12 @@ export const tests = {
       await screen.row("debug-breakpoints", /aten\.tanh/);
       await page.locator('.tab[data-resource-name="first_steps.nnc"]').click();
       await screen.pressUntil("F5", STARTING, "the start of the session");
-      await screen.stoppedAt("aten.tanh");
-      await screen.row("debug-call-stack", /@main step 1/);
+      await screen.stoppedAt("torch.tanh(");
+      await screen.row("debug-call-stack", /Net\.forward/);
+      await screen.row("debug-variables", /points = f32\[16,4\]/);
       await screen.command("Record This Training Step");
       await screen.see('.pane-header:has-text("The end of step 1")');
-      await screen.stoppedAt("addcdiv");
+      await screen.stoppedAt("optimizer.step()");
       await screen.picture("live-recorded");
       await screen.pressUntil("Alt+F10", '.pane-header:has-text("Stopped after a step")', "a step back");
       await screen.pressUntil("F5", '.pane-header:has-text("The script is here")', "the place of the script");

@@ -76,7 +76,7 @@ export const tests = {
     const computed = '.view-line:has-text("%scores"):has-text("MatMul"):has-text("[[")';
     await screen.pressUntil("F10", computed, "a step of the graph");
     await page.locator('.debug-toolbar [aria-label^="Restart"]').click();
-    await screen.stoppedAt("%h:");
+    await screen.stoppedAt("%h = ");
     await screen.continueTo("%scores");
     assert.equal(await screen.rows("debug-call-stack", { hasText: "the one: Python" }).count(), 1);
     await screen.stop();

@@ -12,7 +12,7 @@ export const tests = {
     await screen.line(/%scores.*MatMul.*\[\[/);
     await screen.picture("stopped-dark");
     const shown = await screen.lines();
-    assert.ok(!shown.some((each) => /%probs: .*Softmax.*\[\[/.test(each)), "a value that is not computed yet is shown");
+    assert.ok(!shown.some((each) => /%probs = Softmax.*\[\[/.test(each)), "a value that is not computed yet is shown");
     await screen.stop();
   },
 
@@ -55,7 +55,7 @@ export const tests = {
   async "the toolbar steps back into a layer"({ page, screen, open }) {
     await open();
     await screen.debug("first_steps.nnc", "Greater");
-    await screen.stepUntil("F10", /%h: .*@layer.*\[\[/);
+    await screen.stepUntil("F10", /%h = @layer.*\[\[/);
     await page.locator('.debug-toolbar [aria-label^="Step Back Into"]').hover();
     await screen.see(".workbench-hover");
     await screen.picture("toolbar");
@@ -71,29 +71,29 @@ export const tests = {
   async "F10, F11, Shift+F11, and Step Back in the toolbar"({ page, screen, open }) {
     await open();
     await screen.debug("first_steps.nnc", "Greater");
-    await screen.stoppedAt("%h:");
+    await screen.stoppedAt("%h = ");
     await page.keyboard.press("F11");
-    await screen.stoppedAt("%mean:");
+    await screen.stoppedAt("%mean = ");
     await page.keyboard.press("Shift+F11");
-    await screen.stoppedAt("%scores:");
+    await screen.stoppedAt("%scores = ");
     await page.keyboard.press("F10");
     await screen.stoppedAt("while @sharpen");
     await page.locator('.debug-toolbar [aria-label^="Step Back"]').first().click();
-    await screen.stoppedAt("%scores:");
+    await screen.stoppedAt("%scores = ");
     assert.ok(!(await screen.texts(screen.rows("debug-call-stack"))).some((each) => /Load More/.test(each)), "there are no more frames");
     await page.locator('.debug-toolbar [aria-label^="Reverse"]').first().click();
-    await screen.stoppedAt("%h:");
+    await screen.stoppedAt("%h = ");
     await page.keyboard.press("F10");
-    await screen.stoppedAt("%scores:");
+    await screen.stoppedAt("%scores = ");
     await page.keyboard.press("Alt+F10");
-    await screen.stoppedAt("%h:");
+    await screen.stoppedAt("%h = ");
     await screen.stop();
   },
 
   async "F11 twelve times at 60 ms loses no step, and steps at the end have no effect"({ page, screen, open }) {
     await open();
     await screen.debug("first_steps.nnc", "Greater");
-    await screen.stoppedAt("%h:");
+    await screen.stoppedAt("%h = ");
     const fast = async (key, times) => {
       for (let count = 0; count < times; count++) {
         await page.keyboard.press(key);
@@ -102,9 +102,9 @@ export const tests = {
     };
     const errors = page.locator(".notification-toast .codicon-error");
     await fast("F11", 12);
-    await screen.stoppedAt("%taken.1:");
+    await screen.stoppedAt("%taken.1 = ");
     await fast("Alt+F10", 4);
-    await screen.stoppedAt("%best:");
+    await screen.stoppedAt("%best = ");
     assert.equal(await errors.count(), 0);
     await fast("F10", 50);
     await screen.expectHidden(".debug-toolbar");
@@ -118,7 +118,7 @@ export const tests = {
     await open();
     await screen.debug("first_steps.nnc", "Greater");
     await page.keyboard.press("F10");
-    await screen.stoppedAt("%scores:");
+    await screen.stoppedAt("%scores = ");
     await screen.enter("size(%h)");
     await screen.expectAnswer(/^8$/);
     await screen.enter("stats %h");

@@ -74,7 +74,7 @@ export const tests = {
     await screen.breakIn("two_streams.nnc", "= Add");
     await screen.pressUntil("F5", STARTING, "the start of the session");
     await screen.see(STOPPED);
-    await screen.continueTo("%scaled.stale: ");
+    await screen.continueTo("%scaled.stale");
     await page.locator(".exception-widget", { hasText: "uninitialized read" }).waitFor();
     await screen.picture("streams-order");
     await page.keyboard.press("F10");

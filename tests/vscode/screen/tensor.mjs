@@ -304,8 +304,8 @@ export const tests = {
 
   async "a value is compared with its previous iteration, with another value, and with the other branch"({ page, screen, open }) {
     await open();
-    await screen.debug("first_steps.nnc", "%h: f32");
-    await stepTo(page, screen, "%scores: f32");
+    await screen.debug("first_steps.nnc", "%h = @layer");
+    await stepTo(page, screen, "%scores = MatMul");
     await page.keyboard.press("F10");
     await screen.stoppedAt("while @sharpen");
     await page.keyboard.press("F11");
@@ -313,7 +313,7 @@ export const tests = {
     for (let round = 0; round < 2; round++) {
       await stepTo(page, screen, "next %s");
       await page.keyboard.press("F10");
-      await screen.stoppedAt("%p: f32");
+      await screen.stoppedAt("%p = Softmax");
     }
     await view.open("%s");
     await view.choose("Compare with", "previous");

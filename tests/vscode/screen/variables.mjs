@@ -10,7 +10,7 @@ const INPUT = 5_000;
  * VS Code closes an input when it redraws the view, some time after a step. */
 async function setLayer(page, screen, text, seen) {
   await screen.debug("first_steps.nnc", "Greater");
-  await screen.stepUntil("F10", /%h: .*@layer.*\[\[/);
+  await screen.stepUntil("F10", /%h = @layer.*\[\[/);
   const input = page.locator(".debug-variables .inputBoxContainer input");
   const enter = async () => {
     await screen.rows("debug-variables", { hasText: "%h" }).first().dblclick();

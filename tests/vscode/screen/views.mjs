@@ -47,9 +47,9 @@ export async function stepPastNaN(page, screen) {
   await screen.continueTo("%terms");
   // The program is after the statement that it has stopped at.
   await page.keyboard.press("F10");
-  await screen.stoppedAt("%e: ");
+  await screen.stoppedAt("%e = ");
   await page.keyboard.press("Alt+F10");
-  await screen.stoppedAt("%sum: ");
+  await screen.stoppedAt("%sum = ");
 }
 
 /** Returns the page of a view, once an element of `selector` is visible. */
@@ -192,7 +192,7 @@ export const tests = {
 
   async "in a loop the statistics have a line over its iterations"({ page, screen, open }) {
     await open();
-    await screen.debugTo("refine_loop.nnc", "%better: ");
+    await screen.debugTo("refine_loop.nnc", "%better = ");
     await only(page, "Statistics");
     const frame = await pageOf(page, screen, "li .go");
     const visits = async () => {
@@ -233,7 +233,7 @@ export const tests = {
 
   async "a loop in the graph map has its iteration, open and closed"({ page, screen, open }) {
     await open();
-    await screen.debugTo("refine_loop.nnc", "%better: ");
+    await screen.debugTo("refine_loop.nnc", "%better = ");
     await only(page, "Graph Map");
     const frame = await pageOf(page, screen, ".node.current");
     await frame.locator(".edge.carried").first().waitFor({ state: "attached" });

@@ -88,13 +88,19 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     const shown = lines
       .filter(({ line }) => line >= range.start && line <= Math.min(range.end, document.lineCount))
       .map(({ line, text }) => ({ range: document.lineAt(line - 1).range, text }));
-    const isLong = ({ range }: { range: vscode.Range }) => document.languageId === LISTING && range.end.character > LONG_LINE;
+    const atEnds: vscode.InlineValue[] = [];
+    const inside: vscode.DecorationOptions[] = [];
+    for (const { range, text } of shown) {
+      const outputs = document.languageId === LISTING && range.end.character > LONG_LINE ? outputsOf(document, range) : undefined;
+      if (outputs) {
+        inside.push({ range: outputs, renderOptions: { after: { contentText: text } } });
+      } else {
+        atEnds.push(new vscode.InlineValueText(range, text));
+      }
+    }
     const editors = vscode.window.visibleTextEditors.filter((editor) => editor.document === document);
-    this.showInside(
-      editors,
-      shown.filter(isLong).map(({ range, text }) => ({ range: outputsOf(document, range), renderOptions: { after: { contentText: text } } })),
-    );
-    return shown.filter((value) => !isLong(value)).map(({ range, text }) => new vscode.InlineValueText(range, text));
+    this.showInside(editors, inside);
+    return atEnds;
   }
 
   dispose(): void {
@@ -136,10 +142,10 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
   }
 }
 
-/** The outputs at the start of a line of program text; the whole line without outputs. */
-function outputsOf(document: vscode.TextDocument, line: vscode.Range): vscode.Range {
-  const end = document.getText(line).search(/ = |$/);
-  return new vscode.Range(line.start, line.start.translate(0, end));
+/** The outputs at the start of a statement; undefined for headers and ends of graphs and blocks. */
+function outputsOf(document: vscode.TextDocument, line: vscode.Range): vscode.Range | undefined {
+  const outputs = /^\s*[%_].*?(?= = )/.exec(document.getText(line));
+  return outputs ? new vscode.Range(line.start, line.start.translate(0, outputs[0].length)) : undefined;
 }
 
 /** The user's own file that a document shows; undefined for a listing. */

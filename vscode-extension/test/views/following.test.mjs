@@ -72,10 +72,10 @@ test("a view shows the error of a request, and why there is no session", async (
 
 const FRAME = 7;
 const session = editor.debug.activeDebugSession;
-const document = { lineCount: 40, lineAt: (line) => ({ range: line }) };
+const shortLines = { lineCount: 40, lineAt: (line) => ({ range: line }) };
 const lines = (first, last) => ({ start: { line: first - 1 }, end: { line: last - 1 } });
 
-function inlined() {
+function inlined(document = shortLines) {
   const server = new Server();
   const values = new InlineValues(server);
   const tracker = values.createDebugAdapterTracker(session);
@@ -135,4 +135,30 @@ test("a canceled request has no values, and other errors are passed on", async (
   await setImmediate();
   server.requests[1].reject(new Error("internal error"));
   await assert.rejects(failed, /internal error/);
+});
+
+test("the value of a long statement of a listing is behind its outputs, until the program moves", async () => {
+  const more = "%argument, ".repeat(9);
+  const texts = ["  %a = Relu(%x) : f32[2]", `  %long, %other = nncdbg.Op(${more}%x) : f32[2], f32[2]`, `  while @loop (%s: f32[2] = %a) outer (${more}%x) {`, `  return ${more}%x`];
+  const document = {
+    languageId: "nnc",
+    lineCount: texts.length,
+    lineAt: (line) => ({ range: new editor.Range(line, 0, line, texts[line].length) }),
+    getText: ({ start }) => texts[start.line],
+  };
+  const decorated = [];
+  const other = { document: {}, setDecorations: (_, values) => assert.deepEqual(values, []) };
+  editor.window.visibleTextEditors = [{ document, setDecorations: (_, values) => decorated.push(values) }, other];
+  const { server, tracker, provide } = inlined(document);
+  const provided = provide(lines(1, 4));
+  await setImmediate();
+  server.requests[0].resolve({ frameId: FRAME, lines: [1, 2, 3, 4].map((line) => ({ line, text: `value ${line}` })) });
+  assert.deepEqual((await provided).map(({ text }) => text), ["value 1", "value 3", "value 4"]);
+  assert.deepEqual(
+    decorated[0].map(({ range, renderOptions }) => [texts[range.start.line].slice(0, range.end.character), renderOptions.after.contentText]),
+    [["  %long, %other", "value 2"]],
+  );
+  tracker.onDidSendMessage({ event: "continued" });
+  assert.deepEqual(decorated[1], []);
+  editor.window.visibleTextEditors = [];
 });
