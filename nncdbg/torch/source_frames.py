@@ -119,9 +119,10 @@ class SourceFrames:
     """The frames of the user at the operators of a recording.
 
     `key_of` returns the memory of a tensor, None without one, and keeps its number from being used again.
+    Without it, names are not followed, and only the frames that have moved are entered at an operator.
     """
 
-    def __init__(self, key_of: Callable[[Any], Key | None]) -> None:
+    def __init__(self, key_of: Callable[[Any], Key | None] | None) -> None:
         self.bindings: list[NameBinding] = []
         self._key_of = key_of
         self.callers = 0
@@ -166,7 +167,27 @@ class SourceFrames:
                 ):
                     call.instruction = here
                     return visit
+        if self._key_of is None and not self._traced:
+            moved, caller = self._moved_frames(frame)
+            if caller is not None:
+                return self._enter_calls(moved, caller, event)
         return self._enter_frames(*user_frames(frame), event)
+
+    def _moved_frames(self, frame: FrameType) -> tuple[Sequence[FrameType], Visit | None]:
+        """Return the frames from the innermost to the first with a call, and the visit that called this one.
+
+        Those around it have not moved since they were entered: it still runs.
+        """
+        found: list[FrameType] = []
+        outer: FrameType | None = frame
+        while (inner := user_frame(outer)) is not None:
+            found.append(inner)
+            trace: Any = inner.f_trace
+            if self._is_own(trace) and not inner.f_code.co_flags & _RESUMES:
+                caller: Visit | None = trace.caller
+                return found, caller
+            outer = inner.f_back
+        return found, None
 
     def close(self, frame: FrameType) -> None:
         """Take the calls off the frames of the user that still run."""
@@ -190,14 +211,18 @@ class SourceFrames:
                     self._bind(outer, tensors, event)
             else:
                 self._rest = rest, _visit_of(rest)
-        caller = self._rest[1]
+        return self._enter_calls(frames, self._rest[1], event)
+
+    def _enter_calls(self, frames: Sequence[FrameType], caller: Visit | None, event: int) -> Visit | None:
+        """Enter frames that `caller` has called, and return the visit of the innermost one."""
+        named = self._key_of is not None
         calls = [self._call_of(frame) for frame in frames]
         self._traced.clear()
         self._inner = None
         for depth in range(len(frames) - 1, -1, -1):
             frame, last = frames[depth], calls[depth]
             resumes = frame.f_code.co_flags & _RESUMES
-            values, content = _values(frame)
+            values, content = _values(frame) if named else ({}, ())
             call = last
             if call is None or call.caller is not caller:
                 code = frame.f_code
@@ -211,8 +236,9 @@ class SourceFrames:
                 self._traced[id(frame)] = call
             inner = calls[depth - 1] if depth else None
             if inner is None or not self._waits(call, inner, frames[depth - 1]):
-                call.move(frame, content)
-            self._bind(call, values, event)
+                call.move(frame, content if named else _values(frame, only_own=True)[1])
+            if named:
+                self._bind(call, values, event)
             caller = call.visit
             self._inner = None if resumes else call
         return caller
@@ -245,6 +271,7 @@ class SourceFrames:
 
     def _bind(self, call: UserCall, values: Mapping[str, Any], event: int) -> None:
         held, key_of = call.held, self._key_of
+        assert key_of is not None
         now: dict[str, Key] = {}
         for name, tensor in _tensors(values):
             key = key_of(tensor)

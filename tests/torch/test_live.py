@@ -142,6 +142,44 @@ def test_line_stops_once_for_all_its_operators():
     assert [step for step, *_ in stops.seen] == [1, 2, 3]
 
 
+def split_over_lines(x):
+    for _ in range(2):
+        x = (
+            x.neg()
+            + x.abs()
+        ).exp()  # fmt: skip
+    return x
+
+
+def through(depth, x):
+    if depth:
+        return through(depth - 1, x)
+    return split_over_lines(x.sin())
+
+
+@pytest.mark.parametrize("others", [[], ["test_live.py:1"], ["aten.sin"]])
+@pytest.mark.parametrize(
+    ("line", "operators"),
+    [
+        (split_over_lines.__code__.co_firstlineno + 3, ["neg", "add"] * 2),
+        (split_over_lines.__code__.co_firstlineno + 4, ["abs"] * 2),
+        (through.__code__.co_firstlineno + 3, ["sin"]),
+        (through.__code__.co_firstlineno + 2, ["sin"]),
+    ],
+)
+def test_line_stops_once_per_execution_whatever_ran_before_it(line, operators, others):
+    stops = Stops()
+    live = LiveTraining(stops.hold, stops.said.append)
+    live.add(parse_breakpoint(1, f"test_live.py:{line}"))
+    for number, each in enumerate(others, 2):
+        live.add(parse_breakpoint(number, each))
+    with live:
+        through(6, torch.ones(2).cos())
+        torch.ones(2).tan()
+    at_line = [name for *_, name, detail in stops.seen if "breakpoint 1" in detail]
+    assert [name.split(".")[1] for name in at_line] == operators
+
+
 @pytest.mark.parametrize("history", [False, True])
 def test_catch_stops_where_inf_and_nan_originate(history):
     def look(debugger):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from nncdbg.engine.ops.aten.internals import current_backward
@@ -14,6 +14,7 @@ from nncdbg.target.source import LineGoal
 from nncdbg.torch.live.operators import Operator
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from nncdbg.torch.source_frames import SourceFrames, Visit
+from nncdbg.torch.source_lines import call_again, is_user_code
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,7 +45,7 @@ class LiveLines:
         self.stack: Sequence[LiveLine] = ()
         self.begun = 0
         """The place in the stack of the first line that has begun with the latest operator."""
-        self._frames = SourceFrames(lambda tensor: None)
+        self._frames = SourceFrames(None)
         self._recorder, self._named = recorder, named
         self._recorded: Recorder | None = None
         """The recording that `_forward` is about."""
@@ -57,12 +58,46 @@ class LiveLines:
         self._parameters: dict[int, str] = {}
         """Parameters by the identities of the tensors that an update of them uses."""
         self._phase = ""
+        self._is_at: Callable[[str, int], bool] = lambda file, line: True
+        self._wanted: dict[int, frozenset[int]] = {}
+        """The lines with breakpoints of codes, by the identity of the code."""
+
+    def look_for(self, is_at: Callable[[str, int], bool]) -> None:
+        """Set which lines of which files have breakpoints."""
+        self._is_at = is_at
+        self._wanted.clear()
+
+    def at_breakpoint(self, frame: FrameType | None) -> bool:
+        """Return whether a line that a frame, or one around it, executes now has a breakpoint."""
+        wanted = self._wanted
+        while frame is not None:
+            code = frame.f_code
+            lines = wanted.get(id(code))
+            if lines is None:
+                if code is call_again.__code__:
+                    return True
+                lines = wanted[id(code)] = self._lines_with_breakpoints(code)
+            if lines and frame.f_lineno in lines:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _lines_with_breakpoints(self, code: CodeType) -> frozenset[int]:
+        """Return the lines of code with breakpoints.  The code is kept."""
+        if not is_user_code(code):
+            return frozenset()
+        lines = {line for _, _, line in code.co_lines() if line is not None}
+        return frozenset(line for line in lines if self._is_at(code.co_filename, line))
+
+    def pass_over(self) -> None:
+        """Enter an operator at none of whose lines is a breakpoint: a later one begins a line with one."""
+        self.stack, self.begun, self._phase = (), 0, ""
 
     def at(self, operator: Operator) -> None:
         """Enter an operator that has just run."""
         assert operator.frame is not None
         visit = self._frames.at(operator.frame, 0, current_backward())
-        stack = [self._line_of(each) for each in _around(visit)]
+        stack = self._lines_of(_around(visit))
         if operator.phase == BACKWARD:
             stack += self._derived(stack, operator)
         elif operator.phase == OPTIMIZER and stack:
@@ -76,10 +111,12 @@ class LiveLines:
         if frame is not None:
             self._frames.close(frame)
 
-    def _line_of(self, visit: Visit) -> LiveLine:
-        """Return the line of a visit: the same as at the last operator, if it is the same execution."""
-        same = (each for each in self.stack if each.of is visit and not each.derives)
-        return next(same, None) or LiveLine(visit.call, visit.call.file, visit.line, visit)
+    def _lines_of(self, visits: Sequence[Visit]) -> list[LiveLine]:
+        """Return the lines of visits: the same as at the last operator, if they are the same executions."""
+        pairs = zip(self.stack, visits, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0].of is pair[1] and not pair[0].derives, pairs))
+        new = [LiveLine(each.call, each.call.file, each.line, each) for each in visits[same:]]
+        return [*self.stack[:same], *new]
 
     def _derived(self, stack: Sequence[LiveLine], operator: Operator) -> Iterator[LiveLine]:
         """Yield the lines of the forward pass that an operator of a backward pass derives."""

@@ -142,8 +142,9 @@ class LiveMode(DispatchMode):
         self._plans.clear()
         active = [each for each in self.breakpoints if each.enabled]
         self._everywhere = tuple(each for each in active if each.kind != "op")
-        if any(each.kind == "source" for each in active):
-            self.follow_lines()
+        at_lines = [each for each in active if each.kind == "source"]
+        if at_lines:
+            self.follow_lines().look_for(lambda file, line: any(each.is_at(file, line) for each in at_lines))
         elif self.line_goal is None:
             self.leave_lines(None)
 
@@ -217,7 +218,10 @@ class LiveMode(DispatchMode):
                 if func.namespace in UNSEEN or (events and len(events) == count):
                     lines = None  # It is no statement of the step.
                 if lines is not None:
-                    lines.at(operator)
+                    if self.line_goal is not None or lines.at_breakpoint(operator.frame):
+                        lines.at(operator)
+                    else:
+                        lines.pass_over()
                 self._judge(operator, points, suspected, lines)
         return result
 

@@ -487,7 +487,7 @@ class LiveTraining:
             visit = None
             if operator.frame is not None:
                 recorder.source.begin(operator.frame)
-                if self.mode.lines is not None:
+                if self.mode.lines is not None and self.mode.lines.stack:
                     recorder.source.callers = self.mode.lines.begun
                 visit = recorder.source.at(operator.frame, 0, NO_BACKWARD)
                 recorder.source.close(operator.frame)
