@@ -82,7 +82,7 @@ def view(xp, x):
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def library(tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("library") / "kernels.py"
     file.write_text(LIBRARY)
