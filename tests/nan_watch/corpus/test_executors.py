@@ -14,6 +14,7 @@ from typing import Any
 import distributed
 import numpy as np
 import pytest
+from dask import config
 
 import nncdbg
 from nncdbg.nan_watch.records import Report
@@ -65,6 +66,13 @@ def plain(report: Report) -> dict[str, Any]:
     return fields
 
 
+@pytest.fixture
+def spawned_workers() -> Iterator[None]:
+    """Let the workers start as those of a user: they are killed and replaced, which once hung with forks."""
+    with config.set({"distributed.worker.multiprocessing-method": "spawn"}):
+        yield
+
+
 def test_results_on_dask_equal_those_of_processes(tmp_path: Path, dask: Executor) -> None:
     cases = corpus(tmp_path, {f"{i:02}": BAD if i % 3 == 0 else GOOD * i for i in range(30)})
     (cases / "30.npz").write_bytes(b"PK\x03\x04 cut off")
@@ -82,6 +90,7 @@ def test_results_on_dask_equal_those_of_processes(tmp_path: Path, dask: Executor
     assert recordings[0] == recordings[1]
 
 
+@pytest.mark.usefixtures("spawned_workers")
 def test_no_result_is_lost_when_workers_are_killed(tmp_path: Path) -> None:
     """A case that kills its worker once succeeds on the second attempt; one that always does is reported."""
     cases = corpus(tmp_path, {f"{i}": np.full((2, 4), i) for i in (10, 11, 12, 14, 18, 19, 20, 21)})
@@ -143,6 +152,7 @@ def test_a_program_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
         nncdbg.watch(program, inputs_dir=corpus(tmp_path, {"a": GOOD}))
 
 
+@pytest.mark.usefixtures("spawned_workers")
 def test_no_result_of_a_batch_is_lost(tmp_path: Path) -> None:
     """Fast cases run in batches: after a loss, each case of the batch has the result of an own process."""
     cases = corpus(tmp_path, {f"{i}": np.full((2, 4), i) for i in range(100, 260)})
